@@ -31,9 +31,9 @@ _THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user 
 
 @dataclass(frozen=True)
 class HostReading:
-    """CPU times and throttling counts of this process, the GPUs and the monitored CPU cores at one moment.
+    """The CPU times and throttling state of the monitored cores, this process and the GPUs at one moment.
 
-    The monitored cores are the hardware threads of all cores that this process may run on.
+    The monitored cores are all hardware threads of the physical cores on which this process may run.
     """
 
     platform: str  # the JAX platform: "cpu", "gpu" or "tpu"
@@ -48,11 +48,12 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return the load of the host, and the state of CPU cores and GPUs, as a dict of JSON values.
+    """Return the load of the host, and the state of its CPU cores and GPUs, as a dict of JSON values.
 
-    "core_mhz" and "governor" describe the cores `bound_to`. "siblings" contains groups of these cores that
-    are hardware threads of one physical core, or is None. If `bound_to` is None, "core_mhz" is None, and
-    "governor" describes all cores that this process may run on. Only platform="gpu" has "gpus".
+    "core_mhz" and "governor" describe the cores `bound_to`. "siblings" lists the groups of these cores that
+    share a physical core, or is None if there are none. If `bound_to` is None, "core_mhz" and "siblings" are
+    None, and "governor" describes all cores on which this process may run. "gpus" exists only if `platform`
+    is "gpu".
     """
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
     path = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
@@ -70,10 +71,11 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 
 
 def read_counters(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Return the current CPU times and throttling counts of the CPU cores and the GPUs.
+    """Return the current CPU times and throttling counts as a `HostReading`.
 
-    `bound_to` lists the CPU cores. If it is None, they are all cores that this process may run on. The other
-    hardware threads of the same physical cores are included, because their load slows down this process.
+    The reading covers the CPU cores `bound_to`, or all cores on which this process may run if `bound_to` is
+    None. It includes the other hardware threads of these physical cores, because their load slows down this
+    process.
     """
     cores = sorted(
         {thread for core in bound_to or os.sched_getaffinity(0) for thread in _sibling_threads(core)}
@@ -118,14 +120,14 @@ def find_disturbances(start: HostReading) -> list[str]:
 
 @functools.cache
 def _sibling_threads(core: int) -> tuple[int, ...]:
-    """Return the numbers of all hardware threads of the physical core of thread `core`, such as (0, 4)."""
+    """Return all hardware threads of the physical core that contains the thread `core`, such as (0, 4)."""
     path = f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
     ranges = re.findall(r"(\d+)(?:-(\d+))?", environment.read_text(path) or str(core))
     return tuple(thread for first, last in ranges for thread in range(int(first), int(last or first) + 1))
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:
-    """Return the clock ticks that each core of /proc/stat spent in each kind of time, such as idle time."""
+    """Return the clock ticks that each core has spent in each state of /proc/stat, such as user or idle."""
     names, times = {f"cpu{core}" for core in cores}, []
     for line in (environment.read_text("/proc/stat") or "").splitlines():
         name, _, fields = line.partition(" ")
@@ -190,7 +192,7 @@ def _query_number(function: str, ctype: Any, *arguments: Any) -> Any:
 
 
 def _throttle_reasons(handle: ctypes.c_void_p) -> list[str] | None:
-    """Return the causes of a reduced clock rate of a GPU, such as ["thermal"], or None if unknown."""
+    """Return the reasons why a GPU is throttled, such as ["thermal"], or None if they are unknown."""
     reasons = _query_number("nvmlDeviceGetCurrentClocksEventReasons", ctypes.c_ulonglong, handle)
     return None if reasons is None else [name for bit, name in _THROTTLE_REASONS.items() if reasons & bit]
 

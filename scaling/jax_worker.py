@@ -26,11 +26,11 @@ _PEER_EXIT_SECONDS = 2.0  # time for the launcher to learn that another process 
 
 
 def start_jax(header: dict[str, Any], rank: int, bound: list[int] | None, channel: Any) -> ProcessGroup:
-    """Start JAX in this process, connect it to the other processes of the case, and return the process group.
+    """Start JAX, connect it to the other processes of the case, and return the `ProcessGroup`.
 
-    `header` contains settings of the launcher. `bound` lists the CPU cores of this process, or is None if it
-    is not bound. `channel` is the `Channel` of worker.py. Raise `Refusal` if JAX is too old, has no backend
-    for the platform, or has too few devices.
+    `header` contains the settings from the launcher. `bound` lists the CPU cores to which this process is
+    bound, or is None. `channel` is the `Channel` of worker.py. Raise `Refusal` if JAX is too old, has no
+    backend for the platform, or has too few devices.
     """
     if problem := environment.why_jax_is_too_old():
         raise Refusal(problem)
@@ -66,10 +66,11 @@ def start_jax(header: dict[str, Any], rank: int, bound: list[int] | None, channe
 
 
 def _connect(shape: dict[str, int], platform: str, rank: int, channel: Any) -> None:
-    """Initialize `jax.distributed` in process `rank`, and wait until all processes have done so.
+    """Initialize `jax.distributed` in process `rank`, and wait until all processes have initialized it.
 
-    `shape` contains the numbers of devices, nodes and processes. Process 0 chooses the address of the
-    coordinator. The launcher, at the other end of `channel`, sends it to all processes.
+    `shape` contains the numbers of devices, nodes and processes. Except on TPUs, process 0 chooses the
+    address of the coordinator and sends it through `channel` to the launcher. The launcher sends it to all
+    processes.
     """
     devices_per_process = shape["devices"] // shape["processes"]
     processes_per_node = shape["processes"] // shape["nodes"]
@@ -86,7 +87,7 @@ def _connect(shape: dict[str, int], platform: str, rank: int, channel: Any) -> N
 
 
 def _find_free_address(nodes: int) -> str:
-    """Return an address "host:port" with a free port of this host for the `jax.distributed` coordinator."""
+    """Return "host:port" with a free port on this host, for the `jax.distributed` coordinator."""
     with socket.socket() as port_socket:
         port_socket.bind(("", 0))
         host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or _find_host_name()
@@ -94,7 +95,7 @@ def _find_free_address(nodes: int) -> str:
 
 
 def _find_host_name() -> str:
-    """Return a name of this host with an address at which other hosts can reach it."""
+    """Return a host name at which other hosts can reach this host."""
     node = environment.node_name()
     with contextlib.suppress(OSError, UnicodeError):
         if not socket.gethostbyname(node).startswith("127."):
@@ -106,8 +107,8 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
     """Check the devices and cores of all processes of a case, and return fields for `Record.environment`.
 
     The fields are "hosts" (node names), "cores" (sorted core numbers, or None if no process is bound),
-    "shape" (numbers of devices, nodes and processes), and those of `header["environment"]`. Raise `Refusal`
-    if the devices or cores are not as `header` requests.
+    "shape" (numbers of devices, nodes and processes), and all fields in `header["environment"]`. Raise
+    `Refusal` if the devices or cores differ from the request in `header`.
     """
     local_devices = [device for device in group.devices if device.process_index == group.rank]
     kind = local_devices[0].device_kind if local_devices else None
@@ -138,10 +139,10 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
 
 
 def _all_gather(values: list[float]) -> list[list[float]]:
-    """Return the numbers of all processes, as one list for each process in the order of ranks.
+    """Return the `values` of all processes, as one list per process, in the order of their ranks.
 
-    All processes must call this function with equally many numbers. If another process has ended, end this
-    process after a while, so that the launcher records first why the other one ended.
+    All processes must call this function with the same number of values. If another process has ended, this
+    process waits two seconds and then exits, so that the launcher first records why the other process ended.
     """
     from jax.experimental import multihost_utils
 

@@ -41,7 +41,8 @@ _CLAIM_SECONDS = 600.0  # timeout for core claims if the case spans several node
 class Channel:
     """The pipes to the launcher: requests on standard input, events on standard output.
 
-    Other code in this process then reads an empty standard input, and its output goes to standard error.
+    Once a channel exists, other code in this process reads an empty standard input and writes to standard
+    error.
     """
 
     def __init__(self) -> None:
@@ -70,7 +71,7 @@ class Channel:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make Linux kill this process when the process `parent`, its parent, ends. Exit if it has ended."""
+    """Make Linux kill this process when its parent (ID `parent`) ends. Exit now if it has already ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call of prctl
         os._exit(0)

@@ -66,7 +66,7 @@ class Advice:
         object.__setattr__(self, "records", (plainest, *others))
 
     def __repr__(self) -> str:
-        """Return `str(self)`, which a notebook shows, or the reason why no candidate can be advised."""
+        """Return `str(self)` for a notebook, or the reason why no candidate can be recommended."""
         try:
             return str(self)
         except Refusal as refusal:
@@ -119,12 +119,13 @@ class Advice:
         """Return a jitted function that computes the derivative at each point by the recommended method.
 
         The function takes the inputs of `problem.function`, in the order of the parameters. For target=hvp
-        and target=gauss_newton, a last argument contains one direction per point. The result is the same
-        pytree as that of `jax.vmap(jax.jacfwd(function))`, or of `jax.vmap(jax.hessian(function))` for
-        target=hessian. For a direction, it has the structure of the differentiated inputs.
+        and target=gauss_newton, its last argument contains one direction per point. The result is the same
+        pytree as from `jax.vmap(jax.jacfwd(function))`. For target=hessian, it is the same as from
+        `jax.vmap(jax.hessian(function))`. If there is a direction, it has the structure of the differentiated
+        inputs.
 
-        With jaxlib 0.10 on a CPU, the function cannot be called within another JAX transformation, unless
-        XLA_FLAGS contain `xla_options` before JAX starts. Raise `Refusal` if `problem` is None.
+        With jaxlib 0.10 on a CPU, other JAX transformations can call the function only if XLA_FLAGS contain
+        `xla_options` before JAX starts. Raise `Refusal` if `problem` is None.
         """
         if self.problem is None:
             raise Refusal(
@@ -193,9 +194,9 @@ class Advice:
         return "; ".join(texts) or "there is no other obvious choice"
 
     def find_plain(self, mode: str) -> Record | None:
-        """Return the record of an AD mode with default batch, chunk and block, or None if there is none.
+        """Return the record of the AD mode `mode` with default batch, chunk and block, or None.
 
-        If there are several, return the record on the fewest devices.
+        If there are records for several numbers of devices, return the record with the fewest devices.
         """
         plain = (mode, "vmap", None, None)
         records = [
@@ -242,10 +243,10 @@ def time_per_call(record: Record) -> float | None:
 
 
 def _candidate_sort_key(record: Record) -> tuple[Any, ...]:
-    """Return a key that sorts candidates from the best to the worst.
+    """Return a sort key that puts the best candidate first.
 
-    Measured times come first, then predicted times, unknown times and failed cases, and shorter times before
-    longer ones.
+    The order is: measured candidates, predicted candidates, candidates without a time, failed candidates.
+    Candidates of the same kind are sorted by time, and candidates with equal times by complexity.
     """
     seconds = time_per_call(record)
     has_failed = record.status == "failed" or record.reason in ("not_offered", "indivisible")
@@ -253,9 +254,9 @@ def _candidate_sort_key(record: Record) -> tuple[Any, ...]:
 
 
 def _complexity(case: Case) -> tuple[int, int]:
-    """Return a sort key that is smaller for simpler cases: the numbers of devices and of options.
+    """Return (number of devices, number of options), a sort key that puts simpler cases first.
 
-    The options are chunk, block, mixed mode and mode=vmap_grad.
+    The counted options are chunk, block, mixed mode and mode=vmap_grad.
     """
     return case.devices, sum(map(bool, (case.chunk, case.block, case.forward, case.mode == candidates.CODED)))
 
@@ -286,7 +287,7 @@ def advise(
         coloring = None if is_gauss_newton else candidates.find_useful_coloring(base)
 
     def write(case: Case) -> Callable[..., Any]:
-        """Write the code that advice prints for a case on one device, and return the function it defines."""
+        """Return the derivative function that the printed code for `case` defines, on one device."""
         code = plain_code.write_code(problem, dataclasses.replace(case, devices=1), coloring)
         return plain_code.execute_code(problem, code)
 
@@ -303,10 +304,10 @@ def advise(
 
 
 def _check_reverse_mode(problem: Problem) -> None:
-    """Raise `Refusal` if reverse mode computes a wrong gradient of a weighted sum of the outputs.
+    """Raise `Refusal` if reverse mode differentiates the function of `problem` incorrectly.
 
-    A wrong derivative rule would cause the same error in a Gauss-Newton product and in its reference, which
-    both use reverse mode.
+    The gradient of a weighted sum of the outputs is checked. The check of a Gauss-Newton product cannot find
+    such an error, because its reference also uses reverse mode.
     """
 
     @functools.wraps(problem.function)
@@ -329,9 +330,9 @@ def advise_case(
     hardware: str | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Advice:
-    """Return an `Advice` on the derivative of the case `base`, whose AD mode and layout are ignored.
+    """Return an `Advice` on the derivative that the case `base` computes.
 
-    `scaling.advise` documents the other arguments.
+    The AD mode and the layout of `base` are ignored. `scaling.advise` documents the other arguments.
     """
     counts, machine = _check_advice_options(budget, devices, hardware)
     note = note or (lambda text: None)
@@ -376,10 +377,11 @@ def _check_advice_options(budget: Any, devices: Any, hardware: Any) -> tuple[lis
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:
-    """Return a copy of a case with mode=auto, with the AD mode and the options predicted to be fastest.
+    """Return a copy of `case` with the AD mode and the options that are predicted to be fastest.
 
-    Raise `CaseEnded` if conf/hardware has no model of the machine, or if no candidate has a predicted time.
-    The exception then has the reason of the first candidate, such as "too_large".
+    `case` has mode=auto. Raise `CaseEnded` if conf/hardware has no model of the machine, or if no candidate
+    has a predicted time. In the latter case, the exception has the reason of the first candidate, such as
+    "too_large".
     """
     base = dataclasses.replace(case, mode=case.ad_mode.name)
     records, derivative = candidates.list_candidates(base)

@@ -55,14 +55,15 @@ INTERRUPTED = "not compiled: interrupted"
 
 
 def list_candidates(base: Case, devices: Sequence[int] | None = None) -> tuple[list[Record], Derivative]:
-    """Return records of the cases that may be fastest for the derivative of `base`, and this derivative.
+    """Return records of the cases that may compute a derivative fastest, and this derivative.
+
+    `base` is a case of the derivative. Its AD mode is ignored. `devices` contains the numbers of devices to
+    compare, or is None to keep the layout of `base`.
 
     The status of a record is "planned", or "skipped" if the points do not divide evenly over the devices. If
-    no AD mode applies to the function, the records state why. The AD mode of `base` is ignored.
-
-    `devices` contains the numbers of devices to compare, or is None to keep the layout of `base`. If there
-    are more devices than points, the seeds of a workload are partitioned, but not the seeds of a function,
-    because the code to paste cannot do that.
+    no AD mode applies to the function, the records state why. With more devices than points, the seeds of a
+    workload are partitioned. The seeds of a function are not partitioned, because the code to paste cannot do
+    that.
     """
     base = case_rules.complete(base)
     derivative = describe_derivative(base, workload.build(base))
@@ -131,10 +132,11 @@ def _list_modes(derivative: Derivative) -> list[str]:
 
 
 def find_useful_coloring(base: Case) -> Coloring | None:
-    """Return the coloring of the columns or of the rows of a Jacobian, whichever has fewer colors, or None.
+    """Return a coloring that compresses the Jacobian of `base`, or None if no coloring is useful.
 
-    A coloring is useful if it saves at least half of the seeds. Second derivatives are not colored, nor are
-    functions whose sparsity pattern takes long to detect.
+    Return the coloring of the columns or the coloring of the rows, whichever has fewer colors. It is useful
+    if it saves at least half of the seeds. Return None for second derivatives, and for functions whose
+    sparsity pattern takes long to detect.
     """
     base = case_rules.complete(base)
     built = workload.build(base)
@@ -161,9 +163,9 @@ def find_useful_coloring(base: Case) -> Coloring | None:
 
 
 def check_captured_arrays(base: Case) -> None:
-    """Raise `Refusal` if the function of `base` captures arrays whose copies may fill the memory.
+    """Raise `Refusal` if a function captures arrays whose copies may fill the memory.
 
-    Each program and each compilation has a copy of these arrays.
+    `base` is a case of the function. Each program and each compilation has a copy of these arrays.
     """
     captured_bytes = sum(_find_captured_arrays(_trace_function(case_rules.complete(base))).values())
     free = environment.available_bytes()
@@ -183,7 +185,7 @@ def _trace_function(case: Case) -> Any:
 
 
 def _find_captured_arrays(jaxpr: Any) -> dict[int, int]:
-    """Return the size in bytes of each array that a jaxpr or its inner jaxprs have captured, by its ID."""
+    """Return {array ID: size in bytes} for the arrays that a jaxpr and its inner jaxprs capture."""
     found = {id(array): getattr(array, "nbytes", 0) for array in getattr(jaxpr, "consts", ())}
     for equation in jaxpr.eqns:
         for called in program_stats.subjaxprs(equation):
@@ -197,17 +199,17 @@ def predict_candidates(
     note: Callable[[str], None] = lambda text: None,
     seconds: float = math.inf,
 ) -> tuple[list[Record], dict[Case, Stages]]:
-    """Compile the planned cases, and return records with predicted times, and the compiled programs by case.
+    """Compile the planned cases. Return records with predicted times, and {case: compiled program}.
 
-    The record of a case that cannot be compiled states the reason, for example that it does not fit into
-    memory. Programs for another machine are not returned. If the user interrupts (Ctrl-C), the remaining
-    cases are skipped. `KeyboardInterrupt` is raised if no case is compiled yet.
+    If a case cannot be compiled, its record states the reason, for example that it does not fit into memory.
+    No programs are returned unless the machine is this CPU. If the user interrupts (Ctrl-C), the remaining
+    cases are skipped. If no case is compiled yet, raise `KeyboardInterrupt`.
 
     Args:
         records: the candidates that `list_candidates` returned.
         model: the machine. If it is this CPU, its peak rates are measured.
         note: a function that is called with each line of progress text.
-        seconds: the time after which no compilation begins, except that the first three always do.
+        seconds: the time limit for starting a compilation. The first three cases have no time limit.
     """
     built, results = _trace_planned(records, model)
     built.sort(key=lambda each: bool(each.case.block or each.case.chunk))  # plain programs are compiled first
@@ -228,10 +230,10 @@ def predict_candidates(
 
 
 def _trace_planned(records: Sequence[Record], model: Hardware) -> tuple[list[BuiltCase], dict[Case, Record]]:
-    """Trace the planned cases one after another. Return their programs, and the records of all cases.
+    """Trace the planned cases. Return the traced programs, and {case: record} for all cases.
 
-    Functions of users may not be traced in several threads. The record of a case that cannot be traced states
-    the reason.
+    The cases are traced one after another, because tracing the functions of users may not be thread-safe. If
+    a case cannot be traced, its record states the reason.
     """
     results, built = {record.case: record for record in records}, list[BuiltCase]()
     free = environment.available_bytes()
@@ -285,8 +287,8 @@ def _compile_in_threads(built: Sequence[BuiltCase], seconds: float) -> Iterator[
 def start_compile_threads(cores: Sequence[int]) -> None:
     """Start the threads in which XLA compiles, and bind them to the CPU cores `cores`.
 
-    Other threads keep the cores of this process. Call `jax.devices()` first, so that the threads that execute
-    programs already exist and are not bound.
+    All existing threads keep the cores of this process. Call `jax.devices()` first, because it starts the
+    threads that execute programs.
     """
     threads, bound = os.listdir("/proc/self/task"), os.sched_getaffinity(0)
     _bind(threads, cores)
@@ -296,7 +298,7 @@ def start_compile_threads(cores: Sequence[int]) -> None:
 
 
 def _find_compile_cores() -> list[int]:
-    """Return the CPU cores of this process and of its compile threads (`start_compile_threads`)."""
+    """Return the CPU cores on which this process or its compile threads may run."""
     cores = set(usable_cores())
     # A thread of Python may have started before this process was bound, as in a worker of srun or ssh.
     others = {str(thread.native_id) for thread in threading.enumerate()}

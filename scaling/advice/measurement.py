@@ -1,9 +1,9 @@
 """Measure the candidates of `scaling.advise` within a time budget, and the peak rates of this CPU.
 
-The derivative of each candidate is checked first. Then candidates are measured in rounds, each with a few
-samples of every remaining candidate. After a round, candidates are dropped that are significantly slower than
-the fastest. After the first round, which other processes may have disturbed, or with few samples, only those
-are dropped that take more than four times as long.
+The derivative of each candidate is checked first. Then the candidates are measured in rounds. A round takes a
+few samples of every remaining candidate, and drops the candidates that are significantly slower than the
+fastest. After the first round, or with few samples, only candidates that take over four times as long are
+dropped, because other processes may have disturbed the samples.
 
 The peak rates of this CPU are measured with few samples, and stored as records in the user's cache folder.
 plan/time_model.py predicts times from them.
@@ -90,8 +90,9 @@ def check_candidate(record: Record, stages: Stages | None = None) -> Attempt:
 def _order_by_prediction(records: Sequence[Record]) -> list[Record]:
     """Return the records of the planned cases in the order in which to measure them.
 
-    The case of each mode and number of devices with the shortest predicted time comes first. Cases are
-    omitted whose predicted time is more than 20 times the shortest of all.
+    First comes the case with the shortest predicted time for each AD mode and number of devices. The other
+    cases follow, sorted by predicted time. Cases are omitted if they are predicted to take more than 20 times
+    as long as the fastest case.
     """
     planned = [record for record in records if record.status == "planned"]
     longest = _MAX_PREDICTED_RATIO * min(filter(None, map(_predicted_seconds, planned)), default=0.0)
@@ -120,10 +121,10 @@ def _sample_in_rounds(attempts: Mapping[Case, Attempt], deadline: float, note: C
 
 
 def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the cases to measure again: the fastest case, and the cases that may be as fast.
+    """Return the cases to measure again: the fastest case, and all cases that may be as fast.
 
-    If these take almost the same time (`_is_close`), return only the fastest case if its time has no
-    confidence interval yet, otherwise [].
+    If all these cases take almost the same time (`_is_close`), return only the fastest case. If its time
+    already has a confidence interval, return [].
     """
     if not records:
         return []
@@ -137,8 +138,9 @@ def _select_undecided(records: Mapping[Case, Record]) -> list[Case]:
 def _may_be_as_fast(record: Record, best: Record) -> bool:
     """Return whether a case may be as fast as the fastest case, whose record is `best`.
 
-    The 95 % confidence interval of the ratio of their times must not be above 1. After a single turn, which
-    other processes may have disturbed, or with too few samples, the ratio must be at most four instead.
+    Return false if the case is significantly slower: the 95 % confidence interval of the ratio of their times
+    is above 1. With too few samples or a single turn of sampling, return false if the ratio of their medians
+    is above four.
     """
     ratio = ratio_interval(record.seconds, best.seconds)
     if ratio and len(record.turns) > 1:
@@ -160,7 +162,7 @@ def is_equally_fast(record: Record, fastest: Record) -> bool:
 
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
-    """Return text on how many of the cases `others` may be as fast as the measured case `best`."""
+    """Return text: how many of the cases `others` may be as fast as `best`, and any disturbances."""
     rivals = [other for other in others if _may_be_as_fast(other, best)]
     close = ", within 3 % of it" if rivals and all(_is_close(rival, best) for rival in rivals) else ""
     count = format_count(len(rivals), "other measured candidate") if rivals else "no other measured candidate"
@@ -172,7 +174,7 @@ def describe_certainty(best: Record, others: Sequence[Record]) -> str:
 def add_rates(model: Hardware, cases: Sequence[Case]) -> Hardware:
     """Return a copy of `model` with the peak rates of this CPU that the programs of `cases` need.
 
-    They are read from a cache or measured. Raise `Refusal` if they cannot be measured.
+    The rates are read from a cache or measured. Raise `Refusal` if the measurement fails.
     """
     benchmarks = machine_peaks.peak_cases(cases, "cpu")
     peaks = _load_or_measure([case for case in benchmarks if case.target in _PEAKS_OF_MODEL])
@@ -184,7 +186,7 @@ def add_rates(model: Hardware, cases: Sequence[Case]) -> Hardware:
 
 
 def _load_or_measure(cases: Iterable[Case]) -> list[Record]:
-    """Return a record of each peak benchmark, from the cache or from a new measurement."""
+    """Return a record of each peak benchmark in `cases`, from the cache or from a new measurement."""
     this_environment = environment.describe("cpu", None, os.environ, None, _bound_cores())
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling" / "peaks"
     cached_records = list[Record]()

@@ -46,10 +46,10 @@ def write_code(
 ) -> str:
     """Return Python code that defines the derivative of `problem.function` for a batch of points.
 
-    `case` determines the AD mode, the chunk, the block and the number of devices. mode=vmap_grad compresses
-    the Jacobian by `coloring`. The code adds `xla_options` to XLA_FLAGS, enables float64 if this process
-    does, and sets the number of CPU devices if it uses several. If `xla_options` is None, it changes no
-    settings.
+    `case` determines the AD mode, the chunk, the block and the number of devices. With mode=vmap_grad,
+    `coloring` compresses the Jacobian. If `xla_options` is None, the code changes no settings. Otherwise, it
+    adds `xla_options` to XLA_FLAGS, enables float64 if this process does, and sets the number of CPU devices
+    if it uses several.
     """
     import jinja2
 

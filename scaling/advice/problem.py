@@ -227,11 +227,11 @@ def registered(
     write: Callable[[Case], Callable[..., Any]] | None = None,
     other_modes: Sequence[str] = (),
 ) -> Iterator[Case]:
-    """Register a problem as a temporary workload, and yield a `Case` of it. Remove the workload on exit.
+    """Register a problem as a temporary workload, yield a `Case` of it, and remove it on exit.
 
-    By default, core/ computes the derivative. If `write` is given, `write(case)` returns the function that
-    computes it instead, at all points, by the AD mode of the case. `other_modes` are further modes that only
-    `write` can compute.
+    By default, core/ computes the derivative. If `write` is given, `write(case)` returns a function that
+    computes the derivative at all points by the AD mode of `case`. `other_modes` are further AD modes that
+    only this function supports.
     """
     module = types.ModuleType(f"{ADVISED}{problem.name}_{next(_workload_numbers)}")
     module.workload = _define_workload(problem, write, other_modes)  # type: ignore[attr-defined]
@@ -290,9 +290,9 @@ def name_user_function(text: str) -> str:
 
 
 def _order_inputs(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return the inputs of a workload in the order of the parameters of the user's function.
+    """Return the values of `inputs` in the order of the parameters of the user's function.
 
-    Integer and boolean arrays have the dtypes of the arrays that the user passed.
+    Integer and boolean arrays are converted back to the dtypes that the user passed.
     """
     restore_dtype = lambda a, user: a if _is_floating(user) else a.astype(user.dtype)  # noqa: E731
     user_inputs = {**problem.points, **problem.shared}
@@ -300,18 +300,19 @@ def _order_inputs(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
 
 
 def _name_copy(problem: Problem, name: str, kind: str) -> str:
-    """Return a new name for a copy of the input `name`.
+    """Return a new name for a copy of the input `name`, such as "x_direction_" for "x".
 
-    For example, the name is "x_direction_" if `name` is "x" and `kind` is "direction".
+    `kind` describes the copy. In this example, it is "direction".
     """
     return f"{name}_{kind}" + "_" * max(map(len, problem.arguments))  # longer than all existing names
 
 
 def _gauss_newton_workload(problem: Problem, workload: Workload) -> Workload:
-    """Return a workload that computes Gauss-Newton products J^T J v, where J is the Jacobian of a function f.
+    """Return a workload whose directional derivative is a Gauss-Newton product J^T J v.
 
-    `workload` evaluates f. The returned workload evaluates g(z) = J(x)^T f(z), where the additional input x
-    has the same values as z. Its derivative with respect to z in direction v is J^T J v.
+    `workload` evaluates a function f, and J is its Jacobian. The returned workload evaluates g(z) = J(x)^T
+    f(z). The additional input x has the same values as z. The derivative of g with respect to z in direction
+    v is J^T J v.
     """
     copies = {_name_copy(problem, name, "fixed"): name for name in problem.wrt}
 
@@ -328,10 +329,11 @@ def _gauss_newton_workload(problem: Problem, workload: Workload) -> Workload:
 
 
 def _make_specs(name: str, arrays: Any, point_axes: int = 0) -> Any:
-    """Return a pytree with an `InputSpec` for each array in `arrays`, the pytree of the input `name`.
+    """Return a pytree with an `InputSpec`, which produces values, for each array of an input.
 
-    An `InputSpec` produces the values of an array. For a `jax.ShapeDtypeStruct`, they are random numbers, or
-    zeros for an integer dtype. `point_axes` is 1 if the arrays have a leading axis of points, otherwise 0.
+    `name` is the name of the input, and `arrays` is its pytree. For a `jax.ShapeDtypeStruct`, the values are
+    random numbers, or zeros for an integer dtype. `point_axes` is 1 if the arrays have a leading axis of
+    points, otherwise 0.
     """
 
     def make_spec(path: Any, array: Any) -> InputSpec:

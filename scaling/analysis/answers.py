@@ -85,7 +85,7 @@ class FastestAnswer(NamedTuple):
 
 
 def measured_answers(findings: Findings) -> list[FastestAnswer]:
-    """Return a `FastestAnswer` for each function in each environment, on its largest measured problem."""
+    """Return a `FastestAnswer` for the largest measured problem of each function in each environment."""
     problems = largest_problems(findings.fastest, lambda ranking: ranking.family_key, len)
     return [_describe_problem(findings, rankings) for rankings in problems]
 
@@ -109,10 +109,10 @@ def _describe_problem(findings: Findings, rankings: Sequence[Ranking]) -> Fastes
 
 
 def _list_faster_unranked(ranking: Ranking) -> list[str]:
-    """Return a list with a sentence on derivatives that are faster than every AD mode, or [].
+    """Return a sentence on unranked derivatives that are faster than every AD mode, as a list, or [].
 
-    These derivatives are not ranked: handwritten JAX code and other AD systems. The sentence names the
-    fastest derivative of each system.
+    Handwritten JAX code, other AD systems and mode=auto are not ranked. The sentence names the fastest
+    derivative of each system.
     """
     unranked = least_by(ranking.unranked, lambda timing: timing.case.engine, lambda timing: timing.median)
     faster = [timing for timing in unranked.values() if time_ratio(ranking.fastest, timing).above_one]
@@ -125,9 +125,9 @@ def _list_faster_unranked(ranking: Ranking) -> list[str]:
 
 
 def _list_untimed(findings: Findings, ranking: Ranking) -> list[str]:
-    """Return a list with a sentence that names the AD modes without a time, or [].
+    """Return a sentence that names the AD modes without a time, as a list, or [].
 
-    Only modes for the problem and the number of devices of `ranking` are named.
+    These modes failed or ran out of memory for the problem and the number of devices of `ranking`.
     """
     key = ranking.environment, problem_fields(ranking.case), ranking.case.devices
     records = findings.untimed_records.get(key, [])
@@ -179,9 +179,10 @@ def _describe_speedup(findings: Findings, curve: Curve, point: CurvePoint) -> tu
 
 
 def _describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = "") -> str:
-    """Return the numbers of devices on which a curve is efficient, as text such as 'on up to 8 devices'.
+    """Return the largest number of devices on which a curve is efficient, such as 'on up to 8 devices'.
 
-    The text also states why this may be wrong, except for reasons that `known_doubts` already states.
+    Up to this number, the efficiency is at least `findings.efficiency`. If this is not sure, the text states
+    the reasons that `known_doubts` does not contain.
     """
     required = findings.efficiency
     if not all(point.efficiency.is_determined for point in curve.points):
@@ -203,10 +204,10 @@ def _describe_efficiency(findings: Findings, curve: Curve, known_doubts: str = "
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
-    """Return a sentence for each function whose fastest AD mode depends on a problem size.
+    """Return a sentence for each function whose fastest AD mode changes with a problem size.
 
-    The sentence states the fastest mode for each value of this size. The other sizes have the largest values
-    that were measured, and the number of devices is the smallest that was measured.
+    The sentence states the fastest mode for each range of this size. If the mode changes in several series of
+    problems, the sentence is about the largest problems on the fewest devices.
     """
     crossover_texts = []
     for mode_map, devices in ((m, devices) for m in findings.fastest_mode_maps for devices in m.devices):
@@ -246,10 +247,10 @@ def _describe_weak_scaling(findings: Findings) -> list[str]:
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return a sentence for each function and each size that was varied: how the time grows with this size.
+    """Return a sentence for each function and each varied size: how the time grows with this size.
 
-    The other sizes have the largest values that were measured, and the number of devices is the smallest that
-    was measured.
+    The sentence states the exponents of the AD methods. If there are several series of problems, it is about
+    the largest problems on the fewest devices.
     """
     growth_texts = []
     for sweep in findings.size_sweeps:
@@ -266,10 +267,11 @@ def describe_growth(findings: Findings) -> list[str]:
 
 
 def _select_largest(findings: Findings, texts: Iterable[tuple[Subject, str, int, str]]) -> list[str]:
-    """Return one of the texts for each function and topic: the one about the largest problem.
+    """Return the text about the largest problem, for each function and topic.
 
-    Each item of `texts` has four elements: a timing or another `Subject`, the topic (such as "points"), a
-    number of devices, and the text. If the sizes are equal, the text with the fewest devices is returned.
+    Each item of `texts` contains a `Subject` (such as a timing), a topic (such as "points"), a number of
+    devices and a text. If the sizes are equal, the text with the fewest devices is returned.
+    `Findings.suffix` and a period are added to the text.
     """
     # Unlike in `cases.largest_problems`, the number of device counts is ignored: no topic compares them.
     largest = least_by(texts, lambda row: (row[0].family_key, row[1]), lambda row: (-row[0].volume, row[2]))
@@ -301,7 +303,7 @@ def _describe_versions(environment: Mapping[str, Any]) -> str:
 
 
 def plan_answers(forecast: Forecast) -> list[str]:
-    """Return sentences on the predicted fastest method of each planned problem, and on the memory."""
+    """Return sentences on the fastest planned method of each problem, and on the memory that cases need."""
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
     groups = group_by(modes, lambda curve: (curve.kind, problem_fields(curve.program[1]))).values()
     return [*map(_describe_planned_problem, groups), *_describe_planned_memory(forecast)]
@@ -383,7 +385,7 @@ def _describe_defects(findings: Findings) -> list[str]:
 
 
 def describe_unmeasured(findings: Findings) -> list[str]:
-    """Return a sentence that counts the failed cases by reason, and another one for the skipped cases."""
+    """Return up to two sentences, which count the failed and the skipped cases by reason."""
     sentences = []
     for status in ("failed", "skipped"):
         records = [record for record in findings.newest_records if record.status == status]

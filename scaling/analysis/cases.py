@@ -89,16 +89,17 @@ def size_name(case: Case) -> str:
 
 
 def curve_case(case: Case, kind: str) -> Case:
-    """Return a copy of a case with one device and no mesh. It is equal for all cases of one scaling curve.
+    """Return a copy of a case that is equal for all cases of one scaling curve.
 
-    `kind` is "strong" or "weak". For "weak", `points` of the copy is the number of points per device.
+    The copy has one device and no mesh. `kind` is "strong" or "weak". If it is "weak", `points` of the copy
+    is the number of points per device.
     """
     points = case.points if kind == "strong" else case.points // case.devices
     return with_fields(case, devices=1, mesh=None, points=points)
 
 
 def is_candidate(case: Case) -> bool:
-    """Return whether rankings include a case: it uses JAX, and is neither handwritten nor mode=auto."""
+    """Return whether a case is ranked: it must use JAX, and be neither handwritten nor mode=auto."""
     return case.engine == "jax" and not case.ad_mode.closed_form and case.mode != AUTO
 
 
@@ -179,11 +180,11 @@ class Subject:
 def largest_problems(
     subjects: Iterable[S], family: Callable[[S], Hashable], count_devices: Callable[[list[S]], int]
 ) -> list[list[S]]:
-    """Return a list for each function: the subjects (such as timings) of its largest problem.
+    """Return the subjects (such as timings) of the largest problem, in one list for each function.
 
-    `family` returns a key that is equal for subjects of one function. `count_devices` returns the number of
-    device counts in a list of subjects. A problem with more device counts is preferred to a larger problem,
-    but more than three count as three.
+    `family` returns a key that is equal for all subjects of one function. `count_devices` returns the number
+    of device counts in a list of subjects. A problem with more device counts is preferred to a larger one.
+    Three or more device counts are treated as equal.
     """
 
     def rank(problem: list[S]) -> tuple[int, int]:
@@ -206,9 +207,10 @@ def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]
 
 
 def environment_differences(groups: Iterable[Iterable[Record]]) -> dict[str, list[str]]:
-    """Return the environment fields that differ between groups of records.
+    """Return a dict of the environment fields that differ between groups of records.
 
-    The dict maps the name of a field to its text in each group. Fields that depend on the case are omitted.
+    It maps the name of a field to a list with its text in each group. Fields that depend on the case are
+    omitted.
     """
     fields_by_group = [_study_facts(records) for records in groups]
     names = sorted({name for fields in fields_by_group for name in fields})

@@ -29,7 +29,7 @@ _WORK_TOLERANCE = 0.01  # relative variation of work per device allowed in a wea
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The time, speed-up and efficiency of a program on one of the device counts of its scaling curve."""
+    """A point of a scaling curve: time, speed-up and efficiency of a program on one number of devices."""
 
     timing: Timing
     baseline_devices: int  # the smallest device count of the curve
@@ -78,7 +78,7 @@ class Curve(Subject):
 
     @property
     def program(self) -> tuple[str, Case]:
-        """Return the kind of scaling and the case on one device, which are equal at all points."""
+        """Return a key that is equal at all points: the kind of scaling, and the case on one device."""
         return self.kind, curve_case(self.case, self.kind)
 
     @property
@@ -105,11 +105,11 @@ class Curve(Subject):
 def scaling_curves(
     timings: Iterable[Timing], kinds: Sequence[str] = ("strong",)
 ) -> tuple[list[Curve], list[str]]:
-    """Return the scaling curves, and a list of texts that name each omitted weak curve with the reason.
+    """Return the scaling curves, and texts that state why weak curves are omitted.
 
     `kinds` contains "strong", "weak" or both. A weak curve is omitted if its work per device varies or is
-    unknown. If all its timings are also on strong curves, it has no text. Timings on shared CPU cores are
-    ignored.
+    unknown. An omitted curve has no text if all its timings are also on strong curves. Timings on shared CPU
+    cores are ignored.
     """
     timings = [timing for timing in timings if timing.honest]
     on_one_device = (timing for timing in timings if timing.case.api == "jit" and timing.case.devices == 1)
@@ -128,10 +128,10 @@ def scaling_curves(
 
 
 def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple[str, list[Timing]]]:
-    """Return the kind ("strong" or "weak") and the timings of each scaling curve, from few to many devices.
+    """Return the kind ("strong" or "weak") and the timings of each scaling curve, as pairs.
 
-    A single timing is a curve of the first of `kinds`, unless it is on several devices and also part of a
-    longer curve.
+    The timings are in ascending order of device count. A curve with a single timing has the kind `kinds[0]`.
+    It is omitted if this timing is on several devices and also on a longer curve.
     """
     kinds_and_series = [(kind, series) for kind in kinds for series in _series_of_kind(timings, kind)]
     longer_series = (series for _, series in kinds_and_series if len(series) > 1)
@@ -144,7 +144,7 @@ def select_series(timings: Sequence[Timing], kinds: Sequence[str]) -> list[tuple
 
 
 def requested_kinds(study: Mapping[str, Any]) -> list[str]:
-    """Return the kinds of scaling in the content of study.json or of a plan file, by default ["strong"]."""
+    """Return the scaling kinds in `study` (study.json or a plan file as a dict), by default ["strong"]."""
     scaling = study.get("scaling")
     requested = scaling if isinstance(scaling, list) else [scaling]
     return [kind for kind in KINDS if kind in requested] or ["strong"]
@@ -171,9 +171,10 @@ def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
 
 
 def _describe_unequal_work(curve: Curve) -> str:
-    """Return why a weak curve is not weak scaling, or '' if the work per device is constant.
+    """Return why a weak curve is not weak scaling, or '' if its work per device is constant.
 
-    The work is the floating-point operations, and the bytes of the inputs and the result. It must be known.
+    Work means the floating-point operations, and the bytes of the inputs and the result. If the work was not
+    counted, this is the reason.
     """
     if curve.kind == "strong" or len(curve.points) < 2:
         return ""
@@ -209,18 +210,19 @@ def build_curve(kind: str, series: Sequence[Timing], plain_jit: Mapping[tuple, T
 
 
 def format_relative(point: CurvePoint, ratio: Estimate, suffix: str = "x") -> str:
-    """Return a ratio as text, such as '3.8x (3.7 to 3.9)'. The baseline of a curve has no interval."""
+    """Return a ratio as text, such as '3.8x (3.7 to 3.9)'. The interval is omitted at the baseline."""
     return (
         format_ratio(ratio.value, suffix=suffix) if point.is_baseline else format_ratio(*ratio, suffix=suffix)
     )
 
 
 def format_serial_part(curve: Curve, point: CurvePoint) -> str:
-    """Return the part of a program's time that more devices do not shorten, such as '0.120 (0.100 to 0.150)'.
+    """Return the fraction of the time that more devices do not shorten, such as '0.120 (0.100 to 0.150)'.
 
-    On a strong curve, it is a fraction of the time on one device (Amdahl's law), on a weak curve of the time
-    on all devices (Gustafson's law). Return '' if the speed-up is significantly below 1 or above the ideal.
-    Source: Karp and Flatt 1990, Measuring parallel processor performance.
+    On a strong curve, it is a fraction of the time on one device (Amdahl's law). On a weak curve, it is a
+    fraction of the time on all devices (Gustafson's law). Return '' if it cannot be determined, or if the
+    speed-up is significantly below 1 or above the ideal. Source: Karp and Flatt 1990, Measuring parallel
+    processor performance.
     """
     count, (value, low, high) = point.devices, point.speedup
     if point.is_baseline or curve.baseline_devices > 1:
@@ -236,10 +238,11 @@ def format_serial_part(curve: Curve, point: CurvePoint) -> str:
 
 
 def curves_of_largest_problems(curves: Iterable[Curve], mixed: bool = False) -> list[list[Curve]]:
-    """Return the curves of the largest problem of each function and kind of scaling, in one list for each.
+    """Return the curves of the largest problem, in one list for each function and kind of scaling.
 
-    The curves of a list start at the same number of devices unless `mixed` is true. Curves with one number of
-    devices are omitted. `largest_problems` selects the problems. Lists with mode=value come last.
+    If `mixed` is false, curves that start at different numbers of devices are in different lists. Curves with
+    one number of devices are omitted. `largest_problems` selects the problems. Lists with mode=value come
+    last.
     """
     long_curves = (curve for curve in curves if len(curve.points) > 1)
     largest = largest_problems(

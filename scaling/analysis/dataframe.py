@@ -56,8 +56,8 @@ _TYPES: dict[str, type] = {
 def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
     """Return a DataFrame with one row per record, or with one row per time sample if `samples` is true.
 
-    A warning counts the damaged lines of the record files, which are omitted. Raise `Refusal` if no case was
-    run.
+    Damaged lines of the record files are omitted, and a warning counts them. Raise `Refusal` if the folder
+    contains no record.
     """
     results = store.require_results_folder(fspath(folder))
     findings = read(results)
@@ -84,8 +84,8 @@ def export_tables(findings: Findings) -> dict[str, "DataFrame"]:
 def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> "DataFrame":
     """Return a DataFrame with typed columns. Each of `rows` is a dict from column name to cell.
 
-    `columns` contains the names of the first columns, where "sizes" means all columns "sizes.*". The columns
-    "environment.*" come last. An integer column becomes text if a cell is text or exceeds 64 bits.
+    The first columns are `columns`, in which "sizes" stands for all columns "sizes.*". All columns
+    "environment.*" follow. An integer column becomes text if one of its cells is text or exceeds 64 bits.
     """
     import pandas
 

@@ -41,17 +41,17 @@ class Findings:
 
     @functools.cached_property
     def curves_by_case(self) -> dict[tuple[str, bool, Case], dict[str, tuple[Curve, CurvePoint]]]:
-        """Return the scaling curves that contain each measured case, and its point on each of them.
+        """Return a dict of the scaling curves that contain each measured case.
 
         A key consists of the environment, `Subject.honest` and the case. A value maps the kind of scaling,
-        "strong" or "weak", to a curve and a point.
+        "strong" or "weak", to the curve and the point of the case on it.
         """
         pairs = [(curve, point) for curve in self.curves for point in curve.points]
         groups = group_by(pairs, lambda pair: (pair[0].environment, pair[0].honest, pair[1].timing.case))
         return {key: {pair[0].kind: pair for pair in group} for key, group in groups.items()}
 
     def too_large_on(self, curve: Curve) -> int | None:
-        """Return the smallest number of devices on which a program ran out of memory, or None."""
+        """Return the smallest device count on which the program of `curve` ran out of memory, or None."""
         return self._too_large_on.get((curve.environment, *curve.program))
 
     @functools.cached_property
@@ -73,7 +73,7 @@ class Findings:
 
     @functools.cached_property
     def missing(self) -> list[str]:
-        """Return a label for each case of the study without a record. Each replicate is listed."""
+        """Return a label for each replicate of a case of the study that has no record."""
         recorded = {(record.key, record.replicate) for record in self.newest_records}
         return [
             label(case) + (f" replicate {number + 1}" if number else "")
@@ -89,9 +89,9 @@ class Findings:
 
     @functools.cached_property
     def untimed_records(self) -> dict[tuple, list[Record]]:
-        """Return the records of the AD modes that failed or ran out of memory, and have no time.
+        """Return the records of AD modes that have no time because they failed or ran out of memory.
 
-        The records are grouped by environment, problem and number of devices.
+        The keys of the dict consist of the environment, the problem and the number of devices.
         """
         timed = {(t.environment, problem_fields(t.case), t.case.devices, t.method) for t in self.case_timings}
         candidates = (record for record in self.newest_records if is_candidate(record.case))
@@ -136,11 +136,11 @@ def read(
     loaded: store.Loaded | None = None,
     efficiency: float = EFFICIENCY,
 ) -> Findings:
-    """Read a results folder, and derive all results that a report shows.
+    """Return the `Findings` of a results folder: its records, and all results that a report shows.
 
     `only` contains the digests of the environments to include, or is None for all. `unrecorded` contains
-    records of cases that are in no file, because their job ended first. `loaded` contains the records of the
-    folder, or is None to load them. `efficiency` is the smallest acceptable parallel efficiency.
+    records of cases that an ended job did not finish, which are in no file. `loaded` contains the records of
+    the folder, or is None to load them. `efficiency` is the smallest acceptable parallel efficiency.
     """
     loaded = loaded or store.load(folder)
     current_records = store.current_records([*loaded.records, *unrecorded], folder)

@@ -60,8 +60,8 @@ class FolderComparison:
 def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
     """Return the paths of the old results folder A and the new results folder B.
 
-    They are `first` and `second`. If `second` is None, B is `first`, and A is its subfolder `versus-*`. Raise
-    `Refusal` if there is not exactly one such subfolder, or if a folder has no results.
+    A is `first`, and B is `second`. If `second` is None, B is `first`, and A is the subfolder `versus-*` of
+    B. Raise `Refusal` if there is not exactly one such subfolder, or if a folder has no results.
     """
     folder = store.require_results_folder(first)
     if second is not None:

@@ -77,7 +77,7 @@ class PlanScore(NamedTuple):
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScore]:
-    """Return a `PlanScore` for each type of hardware for which times were both predicted and measured."""
+    """Return a `PlanScore` for each type of hardware that has both predicted and measured times."""
     # Dispatch latency dominates times shorter than ten empty calls.
     reliable = [timing for timing in timings if timing.honest and significant_floor(timing) is None]
     newest_last, scores = sort_by_start(record for record in plans if record.predicted), []

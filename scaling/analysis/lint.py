@@ -144,9 +144,10 @@ def _mixed_environments(findings: Findings) -> list[str]:
 
 
 def _intended_curves(findings: Findings) -> list[Curve]:
-    """Return the scaling curves, without those that combine a strong and a weak grid by chance.
+    """Return the scaling curves, without accidental combinations of a strong and a weak grid.
 
-    A curve is such a combination if all its timings are on other curves, which start on one device.
+    A curve that starts on several devices is accidental if all its timings are also on curves that start on
+    one device.
     """
     from_one = (curve for curve in findings.curves if curve.baseline_devices == 1)
     on_them = {timing for curve in from_one for timing in curve.timings}

@@ -128,7 +128,7 @@ def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
     """Return the timing on the recommended number of devices, and ''.
 
     The recommended number is the smallest whose time is not significantly longer than the shortest time. If
-    the timings are too uncertain, return the fastest timing and the reason, such as too few samples.
+    no number can be recommended, return the fastest timing and the reason, such as too few samples.
     """
     fastest = min(timings, key=lambda timing: timing.median)
     not_slower = (timing for timing in timings if not time_ratio(timing, fastest).above_one)
@@ -144,10 +144,11 @@ def recommend_devices(timings: Sequence[Timing]) -> tuple[Timing, str]:
 
 
 def recommend_ranking(rankings: Sequence[Ranking]) -> Ranking:
-    """Return the ranking on the recommended number of devices. `rankings` has one for each number of devices.
+    """Return the ranking on the recommended number of devices.
 
-    Return the ranking with the shortest time if no number can be recommended: if only one was measured, if
-    CPU cores were shared or unbound, or if the times are too uncertain or as short as an empty call.
+    `rankings` contains one ranking for each number of devices. Return the ranking with the shortest time if
+    no number can be recommended. This is so if only one number was measured, if CPU cores were shared or
+    unbound, or if the times are too uncertain or as short as an empty call.
     """
     fastest = min(rankings, key=lambda ranking: ranking.fastest.median)
     if not fastest.honest or len(rankings) == 1:
@@ -161,9 +162,10 @@ def recommend_ranking(rankings: Sequence[Ranking]) -> Ranking:
 
 
 def group_settings(timings: Iterable[Timing]) -> list[list[Timing]]:
-    """Return a list of timings for each program that was measured with several settings, the fastest first.
+    """Return the timings of each program that was measured with several settings, as lists.
 
-    Settings are fields such as `chunk`, `mesh` and `seeds`. Function values (mode=value) are omitted.
+    Each list begins with the shortest time. Settings are fields such as `chunk`, `mesh` and `seeds`. Function
+    values (mode=value) are omitted.
     """
     derivatives = (timing for timing in timings if not timing.case.ad_mode.is_value)
     groups = group_by(
@@ -212,8 +214,8 @@ def _limiting_peak(
 ) -> tuple[str, float] | None:
     """Return the name of the peak rate that limits a program most, and the fraction of it that is reached.
 
-    `rates` is the result of `_find_peak_rates`. Return None if no rate was measured on the machine of
-    `timing`, or if no work of the program was counted.
+    The name is, for example, "memory". `rates` is the result of `_find_peak_rates`. Return None if no rate
+    was measured on the machine of `timing`, or if no work of the program was counted.
     """
     bounds = []
     for target, (name, field) in _PEAKS.items():
@@ -228,10 +230,10 @@ def _limiting_peak(
 
 
 def _find_peak_rates(timings: Iterable[Timing]) -> dict[tuple, list[tuple[int, float]]]:
-    """Return the results of the benchmarks of peak rates: the work and the work per second of each.
+    """Return pairs of work and work per second from the benchmarks of peak rates, as a dict of lists.
 
-    The keys are the target (such as "matmul"), dtype, precision and machine of a benchmark. The unit of the
-    work depends on the target (`machine_peaks.peak_work`).
+    A key consists of the target of a benchmark (such as "matmul"), its dtype, its precision and the machine.
+    The unit of the work depends on the target (`machine_peaks.peak_work`).
     """
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in timings:

@@ -109,8 +109,8 @@ def _pair_processes(top: Iterable[Record], bottom: Iterable[Record]) -> list[tup
 def _estimate_time(records: tuple[Record, ...]) -> Ratio:
     """Return the time of a case in seconds. `records` contains one record per process.
 
-    The variance is that between jobs. For one job, it is the variance between processes, and for one process
-    the variance of the median of its samples.
+    The variance is estimated from the differences between jobs. If there is only one job, it is estimated
+    from the differences between processes, and for a single process from its samples.
     """
     members = _average_by_process_or_job([(record,) for record in records]) if len(records) > 1 else {}
     if len(members) > 1:
@@ -143,9 +143,10 @@ def _estimate_from_samples(seconds: Sequence[float]) -> Ratio:
 
 
 def _average_by_process_or_job(runs: Sequence[Sequence[Record]]) -> dict[Hashable, float]:
-    """Return the mean log(time) of each job or, if there is only one job, the log(time) of each process.
+    """Return the mean log(time) of each job, or of each process if there is only one job.
 
-    Each of `runs` contains one record, or two records whose ratio (first / second) replaces the time.
+    Each of `runs` contains one record or a pair of records. For a pair, the ratio of its times (first /
+    second) replaces the time.
     """
     runs_by_job = group_by(runs, lambda run: tuple(str(record.environment.get("job")) for record in run))
     groups = runs_by_job if len(runs_by_job) > 1 else group_by(runs, lambda run: run[0].replicate)
@@ -265,7 +266,7 @@ def _centered_ranks(samples: Sequence[float]) -> Any:
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return the ratio of the medians with its 95 % limits, or None if there are too few samples."""
+    """Return median(top) / median(bottom) with its 95 % limits, or None if there are too few samples."""
     top_interval, bottom_interval = median_interval(top, 0.975), median_interval(bottom, 0.975)  # Bonferroni
     if top_interval is None or bottom_interval is None:
         return None

@@ -42,9 +42,10 @@ class SizeSweep(_SizeSeries):
 
     @functools.cached_property
     def exponents(self) -> dict[Method, Estimate]:
-        """Return the exponent p of each method. The time of the method is proportional to size ** p.
+        """Return the exponent p of each method, for a time that is proportional to size ** p.
 
-        Times shorter than ten empty calls are ignored. Methods with fewer than three other times are omitted.
+        Times shorter than ten empty calls are ignored. Methods with fewer than three remaining times are
+        omitted.
         """
         lines = {
             method: [(size, timing) for size, timing in line if significant_floor(timing) is None]
@@ -116,17 +117,16 @@ def _name_other_sizes(swept: Sequence[str], subject: Subject) -> str:
 
 
 def _count_values(name: str, subjects: Iterable[Subject]) -> int:
-    """Return the number of values of the size `name`, on the device count with the most values."""
+    """Return the largest number of values that the size `name` has on one number of devices."""
     # The number of points may be proportional to the number of devices.
     by_devices = group_by(subjects, lambda subject: subject.case.devices).values()
     return max(len({subject.all_sizes[name] for subject in on_devices}) for on_devices in by_devices)
 
 
 def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
-    """Return a `SizeSweep` for each problem size that varies: the times of all AD methods for its values.
+    """Return a `SizeSweep` for each series of cases that differ only in AD method and in one problem size.
 
-    The cases of a sweep differ only in their method and in this size. Of several device meshes, only the
-    fastest is included.
+    If a case was measured with several device meshes, only the fastest mesh is included.
     """
     no_method = Method("jacfwd", "vmap")._asdict() | {"points": 1, "sizes": {}, "mesh": None}
     groups = group_by(
@@ -147,8 +147,8 @@ def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
 def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
     """Return the slope of log(time) against log(size), with its 95 % interval.
 
-    `line` contains pairs of a size and a timing. If a parabola fits better, its slopes at both ends widen the
-    interval.
+    `line` contains pairs of a size and a timing. If a parabola fits significantly better, the interval also
+    covers the slopes at both ends of the parabola.
     """
     sizes = np.array([math.log(size) for size, _ in line])  # a size may exceed 64 bits
     sizes -= sizes.mean()

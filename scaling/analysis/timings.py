@@ -89,7 +89,7 @@ def format_time(timing: Timing) -> str:
 
 
 def dispatch_floor(timing: Timing) -> float:
-    """Return the seconds of an empty call on the same number of devices, or 0 if not measured."""
+    """Return the time of an empty call in seconds, on the devices of `timing`, or 0 if it is unknown."""
     return max((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
 
 
@@ -156,7 +156,8 @@ def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
 def time_ratio(top: Timing, bottom: Timing) -> Estimate:
     """Return the time of `top` divided by the time of `bottom`, with its 95 % confidence interval.
 
-    The interval of two predicted times is computed from their random draws, and is unknown if they have none.
+    If both times are predicted, the interval is computed from random draws of the machine parameters. Its
+    limits are None if the predictions contain no draws.
     """
     if top.record.predicted and bottom.record.predicted:
         value = top.median / bottom.median
@@ -174,7 +175,7 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 def describe_slower(top: Timing, bottom: Timing) -> str:
     """Return how much longer `top` takes than `bottom`, as text such as 'jacfwd takes 1.77x as long'.
 
-    The number of devices of `top` is stated if `bottom` has another one.
+    The text states the number of devices of `top` if `bottom` is on a different number.
     """
     ratio = time_ratio(top, bottom)
     on_devices = f" on {top.devices_text}" if top.case.devices != bottom.case.devices else ""
@@ -183,9 +184,10 @@ def describe_slower(top: Timing, bottom: Timing) -> str:
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the total time of stages in seconds, the median over the processes, or None if it is unknown.
+    """Return the total time of some stages in seconds, or None if it is unknown.
 
-    `names` are fields of a record, such as "compile_seconds". Fields that are None are omitted.
+    `names` are fields of a record, such as "compile_seconds". Fields that are None are omitted. If there are
+    several processes, the median of their totals is returned.
     """
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(recorded) for stages in values if (recorded := [v for v in stages if v is not None])]

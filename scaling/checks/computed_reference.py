@@ -82,9 +82,9 @@ class LazyReference:
 def add_reference(
     case: Case, workload: Workload, workload_key: Hashable
 ) -> tuple[Workload, ComputedReference]:
-    """Return a copy of a workload whose `reference` JAX computes, and the `ComputedReference`.
+    """Return a copy of a workload with a reference that JAX computes, and its `ComputedReference`.
 
-    The latter is cached by the case and `workload_key`, which must differ for different workloads.
+    The `ComputedReference` is cached by `case` and `workload_key`. Different workloads need different keys.
     """
     make_reference = functools.partial(make_verified_reference, case, workload)
     computed: ComputedReference = cached("computed reference", (case, workload_key), make_reference, 8)
@@ -129,10 +129,11 @@ def make_verified_reference(case: Case, workload: Workload) -> ComputedReference
 
 
 def _float64_variants(case: Case, workload: Workload) -> Iterator[Workload]:
-    """Yield the versions of a workload to evaluate in float64: the workload itself, and a second version.
+    """Yield one or two versions of a workload to evaluate in float64.
 
-    In the second version, constants are computed in the dtype of the case. Constants are arrays, such as
-    random numbers, that do not depend on the inputs. If there are none, the second version is omitted.
+    The first version is the workload itself. In the second version, constants are computed in the dtype of
+    the case. Constants are arrays, such as random numbers, that do not depend on the inputs. If there are no
+    constants, the second version is omitted.
     """
     yield workload
     with evaluations.evaluation_context(case.dtype):
@@ -145,7 +146,7 @@ def _float64_variants(case: Case, workload: Workload) -> Iterator[Workload]:
 def native_evaluation(spec: ReferenceSpec) -> Evaluation:
     """Return an `Evaluation` of the derivative of a workload in the dtype of the case.
 
-    Cases of one problem share it, so that its programs are compiled once.
+    It is cached. Cases with the same derivative share it, so that JAX compiles its programs only once.
     """
     problem = references.reset_fields(spec.case, reduce=None)
     make = functools.partial(_make_native_evaluation, problem, spec.workload)
@@ -160,11 +161,12 @@ def _make_native_evaluation(case: Case, workload: Workload) -> Evaluation:
 
 
 def describe_wrong_form(spec: ReferenceSpec) -> str | None:
-    """Return an error message if JAX contradicts the closed form of a workload, else None.
+    """Return an error message if the closed form of a workload is wrong, otherwise None.
 
-    The product of the Jacobian and a random vector is compared with a JVP in the dtype of the case, at the
-    points of the first ranges. Return None also if JAX cannot evaluate the function. This check matters for a
-    derivative that the workload computes by hand, because it may repeat an error of the closed form.
+    The Jacobians of the closed form are multiplied by a random vector, and the products are compared with
+    JVPs in the dtype of the case. At most the first `_MAX_RANGES` ranges of points are compared. If JAX
+    cannot evaluate the function, return None. This check detects an error that the closed form shares with a
+    derivative that the workload computes by hand.
     """
     evaluation, errors = native_evaluation(spec), np.zeros(0)
     try:
@@ -181,9 +183,10 @@ def describe_wrong_form(spec: ReferenceSpec) -> str | None:
 
 
 def _describe_wrong_point(spec: ReferenceSpec, evaluation: Evaluation, point: int) -> str | None:
-    """Return an error message if a JVP and finite differences refute the closed form at a point, else None.
+    """Return an error message if the closed form is wrong at a point, otherwise None.
 
-    A JVP alone may be wrong: a derivative rule of the function has an error, or there is a kink at the point.
+    The closed form is wrong if both a JVP and finite differences refute it. A JVP alone is not sufficient: a
+    derivative rule of the function may be wrong, or the function may have a kink at the point.
     """
     arrays, direction, expected, limit = _multiply_closed_form(spec, evaluation, point, point + 1)
     differentiate = functools.partial(evaluations.directional_derivative, direction=direction)
@@ -225,9 +228,9 @@ def _multiply_closed_form(
 
 @functools.lru_cache(maxsize=8)  # the cache of compiled programs compares functions by identity
 def gradient_of_sum(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return a function that computes the gradient of the sum of the outputs of `function` as a vector.
+    """Return a function that sums the outputs of `function` and computes the gradient of the sum.
 
-    The gradient is with respect to the inputs `names`.
+    The gradient is a vector of the derivatives with respect to the inputs `names`.
     """
 
     def gradient(**named: Any) -> Any:

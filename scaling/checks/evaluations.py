@@ -139,9 +139,10 @@ def is_traceable(evaluation: Evaluation, arrays: InputArrays, quantity: str) -> 
 
 
 def with_supported_jvp(evaluation: Evaluation, arrays: InputArrays) -> Evaluation | None:
-    """Return a copy of `evaluation` that computes JVPs in forward mode or from VJPs, as JAX supports it.
+    """Return an `Evaluation` that computes JVPs with a method that JAX supports, or None.
 
-    The way that `evaluation` selects is tried first. Return None if JAX supports neither for the function.
+    JVPs can be computed in forward mode or from VJPs. The method that `evaluation` selects is tried first.
+    Return None if JAX supports neither method for the function.
     """
     candidates = evaluation, dataclasses.replace(evaluation, transposed=not evaluation.transposed)
     return next((candidate for candidate in candidates if is_traceable(candidate, arrays, "columns")), None)
@@ -158,9 +159,10 @@ def rounding_range(
 ) -> np.ndarray:
     """Return an estimate of the rounding error of each element of `measure(evaluation, arrays)`.
 
-    `measure` is evaluated `count` times, each time with different random rounding errors: in its intermediate
-    results, and a relative error of `relative` or -`relative` in each floating-point input element. The
-    estimate is the range (maximum minus minimum) of these results and of the arrays `others`.
+    `measure` is evaluated `count` times. Each time, different random rounding errors are added to its
+    intermediate results, and each floating-point input element gets a relative error of `relative` or
+    -`relative`. The estimate is the range (maximum minus minimum) of these results and of the arrays
+    `others`.
 
     Input elements of equal magnitude get the same error, so that they remain equal. Otherwise, a derivative
     rule that is wrong only where elements are equal would look like a rounding error.
@@ -220,10 +222,10 @@ def choose_directions(
 ) -> list[dict[str, np.ndarray]]:
     """Return random directions along which a large derivative does not hide an error in a small one.
 
-    They are, in this order:
+    The directions are, in this order:
 
-    - for each of the `groups`, a direction that changes only these inputs
-    - a direction that changes only elements that are much smaller than others, or 0 if there are none
+    - for each group of `groups`, a direction that changes only the inputs of this group
+    - a direction that changes only elements that are much smaller than others; 0 if there are none
     - a direction that changes each element in proportion to its magnitude
     """
     random = random_direction(evaluation, arrays, generator)
@@ -247,7 +249,8 @@ def element_sizes(x: np.ndarray) -> np.ndarray:
 def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.random.Generator) -> Groups:
     """Divide the names of the differentiated inputs into at most `_MAX_GROUPS` groups.
 
-    If there are more inputs, those with derivatives of similar magnitude form a group.
+    If there are at most `_MAX_GROUPS` inputs, each input is a group. Otherwise, inputs with derivatives of
+    similar magnitude form a group.
     """
     names = [[name] for name in evaluation.names]
     if len(names) <= _MAX_GROUPS:
@@ -263,7 +266,7 @@ def group_inputs(evaluation: Evaluation, arrays: InputArrays, generator: np.rand
 
 
 def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[dict[str, np.ndarray]]:
-    """Return a copy of `direction` for each of the `groups`, in which all other inputs are zero."""
+    """Return a copy of `direction` for each group, with zeros for all inputs outside the group."""
     zeros = {name: np.zeros_like(x) for name, x in direction.items()}
     return [zeros | {name: direction[name] for name in group} for group in groups]
 
@@ -271,7 +274,8 @@ def split_direction(direction: dict[str, np.ndarray], groups: Groups) -> list[di
 def _evaluate(evaluation: Evaluation, arrays: InputArrays, quantity: str, *seeds: Any) -> np.ndarray:
     """Return a quantity at each point as a float64 array of shape (points, ...).
 
-    `quantity` is a key of `_QUANTITIES`, such as "jvp". `seeds` are its tangents, or indices of slices.
+    `quantity` is a key of `_QUANTITIES`, such as "jvp". `seeds` are the tangents of "jvp", or the indices of
+    "columns" or "rows".
     """
     key = evaluation.rounding_key  # all nonzero keys share one program, which takes the key as an argument
     jitted = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), quantity)

@@ -60,13 +60,14 @@ def compare_along(
     """Compare the derivative along one direction with finite differences of `values_at`.
 
     A derivative is accepted if it agrees with the most accurate finite difference or with two consecutive
-    steps, unless the shortest consistent steps refute it, or if it is between the slopes on both sides. Any
-    other derivative is unresolved if the finite differences contradict each other, and otherwise wrong.
+    steps, unless the shortest consistent steps refute it. A derivative between the slopes on both sides is
+    always accepted. Any other derivative is unresolved if the finite differences contradict each other, and
+    otherwise wrong.
 
     `values_at(step)` returns the function values at x + step * direction, where x contains the inputs.
     `center` contains the values at step 0, and `value_noise` their rounding errors. `typical_size` is the
-    typical magnitude of the derivative, and `rounding` its rounding error. A derivative may contain the value
-    of the function, as for exp, whose rounding error is `value_rounding`. All arrays have the shape (points,
+    typical magnitude of the derivative, and `rounding` its rounding error. `value_rounding` is the additional
+    error of a derivative that contains the function value, as for exp. All arrays have the shape (points,
     outputs).
     """
     differences = _central_differences(values_at)
@@ -112,7 +113,7 @@ def _noise_of_short_steps(differences: np.ndarray) -> np.ndarray:
 def _find_jumps(differences: np.ndarray, value_rounding: np.ndarray) -> np.ndarray:
     """Return where an output jumps or oscillates, as a boolean array of shape (points, outputs).
 
-    At a jump, finite differences with short steps depend on the step by more than rounding errors.
+    There, the finite differences of consecutive short steps differ by more than rounding errors.
     """
     least_change = np.maximum(CONFIRMING_ERROR * np.abs(differences), 8 * value_rounding / _STEPS)
     return np.any((np.abs(np.diff(differences, axis=0)) > least_change[1:])[-3:], axis=0)
@@ -153,12 +154,12 @@ def _compare_steps(
     """Compare a derivative with the finite difference of each step.
 
     Return three boolean arrays of shape (points, outputs). The error of a step is the distance between its
-    finite difference and the derivative.
+    finite difference and the derivative. Two consecutive steps are consistent if their finite differences
+    differ by at most `allowed`.
 
     agrees_twice    two consecutive steps have errors of at most `allowed`
     agrees_once     one step has an error of at most `allowed`
-    is_refuted      the shortest two consecutive steps whose finite differences differ by at most `allowed`
-                    have errors of more than 4 times `allowed`
+    is_refuted      the two shortest consistent steps have errors of more than 4 times `allowed`
 
     A step is ignored if the rounding error of its finite difference exceeds `allowed`. `differences` has the
     shape (steps, points, outputs). `noise` contains the rounding errors of the function values.
@@ -213,8 +214,8 @@ def find_suspicious_points(
 ) -> np.ndarray:
     """Return the indices of the points where the derivative seems to be wrong, the worst first.
 
-    At these points, the derivative differs from a coarse finite difference by more than the fraction
-    `_THRESHOLD`. The inputs of each of the `groups` are changed together.
+    At these points, the relative difference between the derivative and a coarse finite difference exceeds
+    `_THRESHOLD`. The inputs of each group of `groups` are changed together.
     """
     count = min(case.points, max(1, _MAX_SCREENED_ELEMENTS // (evaluation.width * len(evaluation.names))))
     block_size = max(1, min(count, _MAX_ELEMENTS_PER_CALL // evaluation.width))
@@ -232,7 +233,7 @@ def _estimate_errors(
 ) -> np.ndarray:
     """Return the estimated relative error of the derivative along each direction, for the worst output.
 
-    The directions are those of `choose_directions`. The result has the shape (directions, points).
+    The directions are chosen by `choose_directions`. The result has the shape (directions, points).
     """
     center = values(evaluation, arrays)
     directions = evaluations.choose_directions(evaluation, arrays, generator, groups)
@@ -244,11 +245,12 @@ def _estimate_errors(
 def _estimate_error_along(
     evaluation: Evaluation, arrays: InputArrays, direction: InputArrays, center: np.ndarray
 ) -> np.ndarray:
-    """Return the estimated relative error of the derivative along a direction, of shape (points, outputs).
+    """Return the estimated relative error of the derivative along a direction.
 
-    The error of a derivative d is (|d - f| - rounding error) / (|d| + |f|), where f is the finite difference
-    of the step for which the error is smallest. At a kink, the error is 0 if d is between the one-sided
-    slopes. The error is infinite if d or all f are not finite. `center` contains the function values.
+    The result has the shape (points, outputs). The error of a derivative d is (|d - f| - rounding error) /
+    (|d| + |f|), where f is a finite difference. It is computed for several steps, and the smallest error is
+    returned. At a kink, the error is 0 if d is between the one-sided slopes. The error is infinite if d or
+    all f are not finite. `center` contains the function values.
     """
     noise = VALUE_ROUNDINGS * evaluation.roundoff * np.abs(center)
     derivative = evaluations.directional_derivative(evaluation, arrays, direction)

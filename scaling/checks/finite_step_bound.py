@@ -27,11 +27,12 @@ ValuesAtShift = Callable[[np.ndarray], np.ndarray]  # shift along a direction ->
 
 
 def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray | None = None) -> np.ndarray:
-    """Return an upper bound on the errors of a forward-difference result at each of the points [start, stop).
+    """Return an upper bound on the errors of a forward-difference result at each point.
 
-    The bound has the shape (points,). It is estimated from a sample of the inputs. If `errors` is given,
-    inputs whose errors exceed the bound are added to the sample (`cover_errors`). `errors` contains the
-    absolute errors minus the tolerance for rounding, in the shape (points, outputs, entries).
+    The points are [start, stop), and the bound has the shape (points,). It is estimated from a sample of the
+    inputs. If `errors` is given, inputs whose errors exceed the bound are added to the sample
+    (`cover_errors`). `errors` contains the absolute errors minus the tolerance for rounding, in the shape
+    (points, outputs, entries).
     """
     estimate_bounds = functools.partial(input_bounds, spec, start, stop, spec.rounding.terms)
     bounds = estimate_bounds()
@@ -47,11 +48,12 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray
 
 
 def cover_errors(bound: np.ndarray, errors: np.ndarray, bound_at: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Return `bound`, increased where the bound of another input is higher and an error exceeds `bound`.
+    """Return `bound`, increased to the bounds of inputs whose errors exceed it.
 
     `bound`, of shape (points,), is estimated from a sample of the inputs. `bound_at(k)` returns the bound of
-    the input to which entry k belongs. It is called for the entry with the largest excess, until no error
-    exceeds the bound or the bound no longer increases. `errors` has the shape (points, outputs, entries).
+    the input to which entry k belongs. It is called for the entry with the largest excess, and the larger
+    bound is kept at each point. This is repeated until no error exceeds the bound, or the bound no longer
+    increases. `errors` has the shape (points, outputs, entries).
     """
     while True:
         uncovered = (errors - bound[:, None, None]).max(axis=(0, 1))
@@ -75,7 +77,7 @@ def input_bounds(
     rounding error      the rounding errors of x + h and of both function values, divided by h
 
     `terms` is the number of terms that are summed to compute a function value. If `single_input` is the index
-    of an input, all bounds are those of this input.
+    of an input, the bound of this input is returned for all inputs.
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
@@ -114,14 +116,14 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: InputArrays) -> Reference:
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: InputArrays) -> np.ndarray:
-    """Return the magnitude to which the rounding error of the function value is relative, for each point.
+    """Return the magnitude that determines the rounding error of the function value at each point.
 
     value of the function      magnitude
     sum over all points        sum of |output| over all points
     sum over the outputs       sum of |output| at the point
     no sum                     largest |output| at the point
 
-    In the last two rows, |output| is replaced by `Reference.value_terms` if that is larger.
+    In the last two rows, `Reference.value_terms` replaces |output| if it is larger.
     """
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
@@ -183,10 +185,10 @@ def _largest_slope_and_curvature(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the largest absolute first and second derivatives of `values_at` at the shifts 0 and `step`.
 
-    Both have the shape (points,). If the outputs are summed, so are their absolute derivatives. Otherwise,
-    those of the output with the largest derivative are returned. `x`, of shape (points,), is the shifted
-    coordinate at shift 0. The second derivative is also estimated with the step size `step / 2`, to detect a
-    kink between the two shifts. The error of a kink is at most 1.5 * step / 2 * (second derivative).
+    Both results have the shape (points,). They contain the sum over the outputs if the outputs are summed,
+    otherwise the maximum over the outputs. `x`, of shape (points,), is the shifted coordinate at shift 0. The
+    second derivative is also estimated with the step size `step / 2`, to detect a kink between the two
+    shifts. A kink causes an error of at most 1.5 * step / 2 * (second derivative).
     """
     slope = curvature = np.zeros(())
     lengths = [(end, 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))) for end in (0.0, step)]

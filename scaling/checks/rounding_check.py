@@ -52,7 +52,7 @@ class _Suspect:
 
 
 class _EntrySizes(NamedTuple):
-    """Three sizes of each entry, by which its error may be divided. An entry may be 0 at single points."""
+    """Three sizes of each entry, to compute relative errors even if the entry is 0 at single points."""
 
     typical: np.ndarray  # the size of the entry or, if larger, its root mean square over the points
     in_row: np.ndarray  # the largest typical size in the row if whole Jacobians are compared, else `typical`
@@ -61,7 +61,7 @@ class _EntrySizes(NamedTuple):
 
 
 def reevaluate_failures(progress: CheckProgress) -> None:
-    """Evaluate the entries with errors over the tolerance again, and update `progress` by their errors.
+    """Evaluate the entries with errors over the tolerance again, and record their errors in `progress`.
 
     Entries that are not evaluated before the time limit are counted as skipped.
     """
@@ -75,9 +75,10 @@ def reevaluate_failures(progress: CheckProgress) -> None:
 
 
 def _seconds_since(start: tuple[float, float]) -> float:
-    """Return the seconds since `start`, a pair (wall time, CPU time): the shorter of the two times.
+    """Return the elapsed wall time or CPU time in seconds, whichever is shorter.
 
-    Other processes increase the wall time only, and the threads of this process the CPU time only.
+    `start` is the pair (wall time, CPU time) at the start. Other processes increase only the wall time.
+    Parallel threads of this process increase only the CPU time.
     """
     return min(time.monotonic() - start[0], time.process_time() - start[1])
 
@@ -153,9 +154,9 @@ def describe_first_wrong(spec: ReferenceSpec, comparison: EntryComparison, is_wr
 
 
 def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
-    """Return the name of the input element that belongs to a column of a dense Jacobian, such as " (x[3])".
+    """Return the input element for a column of a dense Jacobian as text, such as " (x[3])".
 
-    `index` is (output, column). Return "" for any other result.
+    `index` is (output, column). If the result is not a dense Jacobian, return "".
     """
     is_product = spec.case.ad_mode.is_value or spec.case.target == "hvp"
     if spec.pattern is not None or spec.reduction is not WHOLE or is_product:
@@ -172,10 +173,11 @@ def _name_input(spec: ReferenceSpec, index: Sequence[int]) -> str:
 def _rounding_of_block(
     suspect: _Suspect, points: np.ndarray, columns: Columns, size: np.ndarray, excess: np.ndarray
 ) -> tuple[np.ndarray, str]:
-    """Return the rounding error of each entry of a block, and a note, which is "" unless they are unknown.
+    """Return the rounding error of each entry of a block, and a note.
 
-    Unknown errors are returned as 0, if the function raises an exception at inputs with rounding errors.
-    The arguments are those of `_explain_block`.
+    The note is "" if the errors are known. If the evaluation with rounding errors raises an exception, the
+    errors are unknown. They are then returned as 0, and the note contains the exception. The arguments are
+    the same as for `_explain_block`.
     """
     try:
         return _explain_block(suspect, points, columns, size, excess), ""
@@ -189,8 +191,8 @@ def _explain_block(
 ) -> np.ndarray:
     """Return an estimate of the rounding error of each entry of a block.
 
-    `size` contains the typical magnitude of each entry, and `excess` its error minus the tolerance. Where the
-    estimate of a few evaluations does not explain an error, the entries are evaluated more often.
+    `size` contains the typical magnitudes of the entries, and `excess` their errors minus the tolerance. If a
+    few evaluations do not explain an error, the entries at this point are evaluated more often.
     """
     spec = suspect.spec
     rounding = _estimate_rounding(suspect, points, columns, size, _FEW_REEVALUATIONS)
@@ -270,9 +272,9 @@ def _select_points(suspect: _Suspect, points_of_block: np.ndarray) -> InputArray
 
 
 def _estimate_size(suspect: _Suspect, points_of_block: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the magnitude of the entries that the function values suggest: |f(x)| / |x| for a derivative.
+    """Estimate the magnitude of the entries from function values: |f(x)| / |x| for a derivative.
 
-    The result broadcasts to `shape`, the shape of the block.
+    The result can be broadcast to `shape`, the shape of the block.
     """
     spec, native, arrays = suspect.spec, suspect.native, _select_points(suspect, points_of_block)
     with evaluations.evaluation_context(native.dtype):
@@ -291,10 +293,11 @@ def _estimate_size(suspect: _Suspect, points_of_block: np.ndarray, shape: tuple[
 
 
 def _terms_of_zeros(suspect: _Suspect, arrays: InputArrays, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Return the magnitudes of the terms that cancel in outputs whose expected value is 0 at all points.
+    """Return the magnitudes of the summed terms of each output that is expected to be 0 at all points.
 
-    The error of such an output is relative to its terms. The result has the shape (points, outputs), and is 0
-    for all other outputs. Return None if the closed form of the workload computes no magnitudes of terms.
+    The terms of such an output cancel, and its error is relative to their magnitude. The result has the shape
+    (points, outputs), and is 0 for all other outputs. Return None if the closed form of the workload does not
+    compute magnitudes of terms.
     """
     is_value = suspect.spec.case.ad_mode.is_value
     form = closed_form(suspect.spec.case, suspect.spec.workload)
@@ -312,9 +315,9 @@ def _evaluate_columns(
 ) -> np.ndarray:
     """Compute the given columns of the result of a case, or the function values if mode=value.
 
-    Axis 0 of the array is the axis of points. If the result is a sum over the points, return the sum over the
-    points in `arrays`, multiplied by a factor: its rounding error is then about that of the sum over all
-    points of the case.
+    Axis 0 of the array is the axis of points. If the result is a sum over points, return the sum over the
+    points in `arrays`, multiplied by a factor. The factor makes its rounding error about as large as for the
+    sum over all points of the case.
     """
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]

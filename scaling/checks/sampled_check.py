@@ -31,8 +31,8 @@ _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude 
 def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
     """Yield comparisons of a result with its reference, for one block of points after another.
 
-    The first comparison of a block contains random samples at all of its points. The others contain all
-    entries at a single point.
+    The first comparison of a block contains random samples at all points of the block. Each further
+    comparison contains all entries at one point.
     """
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete_points = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
@@ -45,10 +45,11 @@ def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compared_shares(spec: ReferenceSpec, decided_share: float) -> dict[str, float]:
-    """Return the fractions of the "entries" and of the "points" that the check compares.
+    """Return a dict with the fractions of the "entries" and of the "points" that the check compares.
 
-    A point counts if all of its entries are compared. A compared entry counts if rounding permits a decision
-    whether it is correct: `decided_share` is the fraction of the compared entries with a decision.
+    A point counts if all of its entries are compared. A compared entry counts only if its rounding error is
+    small enough to decide whether it is correct. `decided_share` is the fraction of the compared entries for
+    which this is true.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": decided_share, "points": 1.0}
@@ -134,9 +135,9 @@ def _compare_random_products(
     generator: np.random.Generator,
     groups: evaluations.Groups,
 ) -> EntryComparison:
-    """Return a comparison of the products of J, the Jacobian at each point, and random vectors.
+    """Return a comparison of the products of the Jacobians J and random vectors.
 
-    Each vector is zero for all inputs but those of one of the `groups`. Otherwise, a large derivative with
+    Each vector is nonzero only for the inputs of one group of `groups`. Otherwise, a large derivative with
     respect to one input could hide an error in a small one.
     """
     evaluation = spec.computed.evaluation
@@ -156,9 +157,10 @@ def _compare_random_products(
 def _compare_columns(
     spec: ReferenceSpec, arrays: InputArrays, J: Jacobians, cols: np.ndarray, compared: np.ndarray
 ) -> EntryComparison:
-    """Return a comparison of the columns of J with the indices `compared` with their expected values.
+    """Return a comparison of some columns of J with their expected values.
 
-    `cols`, which broadcasts to `J.values`, contains the column index of each entry.
+    `compared` contains the indices of these columns. `cols`, which broadcasts to `J.values`, contains the
+    column index of each entry.
     """
     measure = _make_measure("columns", compared, spec.reduction.sums_outputs)
     entries = np.stack([J.by_output(J.values * (cols == k)) for k in compared], axis=2)
@@ -173,9 +175,10 @@ def _compare_columns(
 def _compare_rows(
     spec: ReferenceSpec, arrays: InputArrays, J: Jacobians, rows: np.ndarray, compared: np.ndarray
 ) -> EntryComparison:
-    """Return a comparison of the rows of J with the indices `compared` with their expected values.
+    """Return a comparison of some rows of J with their expected values.
 
-    `rows`, which broadcasts to `J.values`, contains the row index of each entry.
+    `compared` contains the indices of these rows. `rows`, which broadcasts to `J.values`, contains the row
+    index of each entry.
     """
     measure = _make_measure("rows", compared, spec.reduction.sums_outputs)
     entries = np.stack([J.by_input(J.values * (rows == k)) for k in compared], axis=1)
@@ -185,9 +188,9 @@ def _compare_rows(
 
 
 def _floor_scale(spec: ReferenceSpec, scale: np.ndarray) -> np.ndarray:
-    """Raise small elements of `scale` to a small fraction of the largest element in the same row.
+    """Return `scale`, with small elements increased to a fraction of the largest element in their row.
 
-    The fraction is the tolerance, divided by the largest tolerance that a check may have.
+    The fraction is `spec.tolerance / spec.max_tolerance`.
     """
     return np.maximum(scale, spec.tolerance / spec.max_tolerance * scale.max(axis=2, keepdims=True))
 
@@ -217,8 +220,8 @@ def _compare_products(
 def _make_measure(quantity: str, seeds: Any, is_summed: bool = False) -> Callable[..., np.ndarray]:
     """Return a function measure(evaluation, arrays, points) that computes parts or products of Jacobians.
 
-    `points` are the indices in a block of the points at which it computes them, by default all. `arrays`
-    contains the inputs at these points.
+    `points` contains the indices of points within a block, by default of all its points. `arrays` contains
+    the inputs at these points.
 
     Args:
         quantity: "jvp", or a `quantity` of `evaluations.slices`: "columns" or "rows".

@@ -70,9 +70,9 @@ def find_objection(
 ) -> dict[str, Any]:
     """Compare a derivative with finite differences, and return an objection to it.
 
-    The objection is a dict with one item, from "wrong" or "unsure" (fields of `ComputedReference`) to a
-    message. Without an objection, it is empty. A derivative is trusted if it is computed in float64 and the
-    function has no custom derivative rules, such as `jax.custom_jvp`.
+    The objection is a dict {"wrong": message} or {"unsure": message}. The keys are fields of
+    `ComputedReference`. If there is no objection, the dict is empty. A derivative is trusted if it is
+    computed in float64 and the function has no custom derivative rules, such as `jax.custom_jvp`.
 
     result of the comparison        trusted derivative     other derivative
     confirmed                       no objection           no objection
@@ -178,7 +178,10 @@ def _confirm(
 
 
 def _confirmed_share(comparison: DerivativeComparison, is_nonzero: np.ndarray) -> float:
-    """Return the field `confirmed_share` of `_Confirmation`. `is_nonzero` has the shape (points, outputs)."""
+    """Return the confirmed fraction of the nonzero derivatives (`_Confirmation.confirmed_share`).
+
+    `is_nonzero` has the shape (points, outputs).
+    """
     is_confirmed = np.asarray(comparison.is_confirmed.any(axis=0))
     share = float(np.mean(is_confirmed[is_nonzero])) if is_nonzero.any() else 1.0
     # An output with enough points has a share of its own, because other outputs must not hide it.
@@ -197,10 +200,10 @@ def _exempt_ties(
     arrays: InputArrays,
     comparison: DerivativeComparison,
 ) -> DerivativeComparison:
-    """Return a copy of `comparison` in which derivatives at a tie are unresolved (neither right nor wrong).
+    """Return a copy of `comparison` in which wrong derivatives at a tie are marked as unresolved.
 
-    At a tie, input elements are equal, and a function such as the median is not differentiable. A derivative
-    counts as one at a tie if it changes between nearby points and is correct at one of these points.
+    At a tie, input elements are equal, and a function such as the median is not differentiable. A tie is
+    assumed if the derivative changes between nearby points, and is not wrong at one or more of them.
     """
     jumps, is_wrong = np.zeros(comparison.is_wrong.shape[1:], bool), comparison.is_wrong
     is_wrong_nearby = np.ones_like(jumps)
@@ -223,12 +226,12 @@ def _compare_along_all(
 
     derivatives    the derivatives, of shape (directions, points, outputs)
     comparison     the comparison of each derivative, in arrays of the same shape
-    is_nonzero     where a derivative is certainly not zero, or rounding errors may hide it, of shape
+    is_nonzero     where a derivative is nonzero, or may be hidden by rounding errors, of shape
                    (points, outputs)
 
     At points where the function is not finite, `is_nonzero` is false, unless the function is finite nowhere.
     The first `_DIRECTIONS` directions must be random: the root mean square of their derivatives is the
-    typical size of a derivative. The last one must be from `random_direction` with `is_relative=True`.
+    typical size of a derivative. The last direction must be from `random_direction` with `is_relative=True`.
     """
     differentiate = functools.partial(_differentiate_along, directions)
     derivatives = differentiate(evaluation, arrays)
@@ -262,8 +265,9 @@ def _differentiate_along(
 ) -> np.ndarray:
     """Return the derivatives along each direction, of shape (directions, points, outputs).
 
-    They are JVPs, but the first one is a sum of columns of the Jacobian, because the first direction has few
-    nonzero elements. A column reveals a derivative rule that is wrong only for unit vectors.
+    The first derivative is a weighted sum of columns of the Jacobian, because the first direction has few
+    nonzero elements. All other derivatives are JVPs. A column reveals a derivative rule that is wrong only
+    for unit vectors.
     """
     derivatives = [
         evaluations.directional_derivative(evaluation, arrays, direction) for direction in directions
@@ -317,8 +321,9 @@ def _measure_values(evaluation: Evaluation, arrays: InputArrays) -> tuple[np.nda
 def _is_hidden(evaluation: Evaluation, center: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Return where rounding may hide changes of an output, as a boolean array of shape (points, outputs).
 
-    This is so if the rounding error exceeds a small fraction of the largest |output| at the point, or if that
-    fraction underflows. `center` contains the outputs, and `noise` their rounding errors.
+    Changes may be hidden if the rounding error exceeds a small fraction of the largest |output| at the point,
+    or if this fraction of the output itself underflows. `center` contains the outputs, and `noise` their
+    rounding errors.
     """
     fraction = max(_HIDING_ERROR, VALUE_ROUNDINGS * evaluation.roundoff)
     size, underflow = np.abs(center), float(jax.numpy.finfo(evaluation.dtype).tiny)

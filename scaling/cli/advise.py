@@ -91,11 +91,11 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _advise_on_devices(words: list[str], request: _Request, console: Console) -> None:
-    """Print advice for each number of devices, each from a child process that runs JAX.
+    """Print advice for each number of devices. Child processes run JAX.
 
-    On a GPU or TPU, one child process handles all numbers of devices. Raise `Refusal` if a number of devices
-    is invalid, or if there is no advice for any of them. Raise `KeyboardInterrupt` if a signal comes before
-    there is any advice.
+    If this machine's CPU is used, each number of devices has its own child process. Otherwise, one child
+    process handles all numbers. Raise `Refusal` if a number of devices is invalid, or if there is no advice
+    at all. Raise `KeyboardInterrupt` if a signal comes before there is any advice.
     """
     _check_devices(request)
     options, devices = request.options, request.options["devices"]
@@ -216,11 +216,11 @@ def _parse_shapes(option: str, texts: Sequence[str]) -> _Shapes:
 
 
 def _run_in_process(words: list[str], request: _Request) -> tuple[str, bool]:
-    """Run this command in a child process. Return the best time, and whether a signal stopped the process.
+    """Run `scaling advise` in a child process. Return the best time, and whether a signal stopped it.
 
-    The time is a text such as "1.06 ms per call, measured". `words` are the arguments of the command. Raise
-    `Refusal` if the process refuses the function or dies, and `KeyboardInterrupt` if a signal stops it before
-    there is advice.
+    The time is text, such as "1.06 ms per call, measured". `words` are the arguments of the child process.
+    Raise `Refusal` if the process refuses the function or dies. Raise `KeyboardInterrupt` if a signal stops
+    it before there is advice.
     """
     variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if request.case:  # otherwise, use the user's own settings, as the printed code will
@@ -280,7 +280,7 @@ def main() -> None:
 
 
 def _advise(request: _Request, console: Console) -> str:
-    """Print the fastest way to differentiate, and return the time of one call of it as text."""
+    """Print advice on a function or workload, and return the time per call of the best method as text."""
     dtypes = [dtype for group in (request.points, request.shared) for _, dtype in group.values()]
     dtypes += [request.case.dtype] if request.case else []
     _start_jax(request.options["devices"][0] if request.is_bound else 0, "float64" in dtypes)

@@ -30,8 +30,8 @@ def print_comparison(
 ) -> int:
     """Print which cases are slower or faster in the new folder `b` than in the old folder `a`.
 
-    Relative differences up to `margin` are ignored. None means `folder_comparison.MARGIN`. If `as_markdown`
-    is true, print only a Markdown table, and write no file. Return exit status 1 if a case in `b` is slower,
+    Relative differences up to `margin` (default: `folder_comparison.MARGIN`) are ignored. If `as_markdown` is
+    true, print only a Markdown table, and write no file. Return exit status 1 if a case in `b` is slower,
     failed, or ran out of memory, and otherwise 0.
     """
     compared = folder_comparison.compare(a, b, folder_comparison.MARGIN if margin is None else margin)

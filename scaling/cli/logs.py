@@ -18,7 +18,7 @@ _MAX_CASES = 3  # maximum number of cases shown without --all
 
 
 def execute(args: argparse.Namespace, console: Console) -> None:
-    """Print the logs of the cases whose key or label the arguments give."""
+    """Print the logs of the cases that the arguments select by key or label."""
     study = load_status(store.require_results_folder(args.folder))
     if "" in args.key:
         raise Refusal("a key is empty: give the beginning of a key or label, or no key for the failed cases")
@@ -48,7 +48,7 @@ def select_keys(study: StudyStatus, query: str) -> list[str]:
 
 
 def logs_of_case(study: StudyStatus, key: str) -> Iterator[tuple[str, str]]:
-    """Yield a title and a text for the attempts at a case, each log of a worker, and each log of a job."""
+    """Yield (title, text) pairs for a case: its attempts, the logs of its workers, the logs of its jobs."""
     tasks = [task for task in study.tasks if key in task.cases]
     records = store.sort_by_start(study.records.get(key, []))
     lines = [*map(_describe_record, records), *(_describe_task(task, key) for task in tasks)]

@@ -58,7 +58,7 @@ class _DiscardingOutput(io.FileIO):
 def make_console() -> Console:
     """Return a rich console that prints to standard output, with 140 columns if this is not a terminal.
 
-    A terminal that cannot show live progress, such as the shell of Emacs, gets the same lines as a pipe.
+    A terminal with TERM=dumb, such as the shell of Emacs, shows no live progress.
     """
     is_terminal = sys.stdout.isatty()  # with FORCE_COLOR, rich would also draw live progress in a pipe
     is_live, width = is_terminal and os.environ.get("TERM") != "dumb", None if is_terminal else 140
@@ -115,10 +115,11 @@ def show_preflight(console: Console) -> Iterator[Callable[[int, int], None]]:
 def show_run(
     console: Console, labels: dict[str, str], total: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """Show the progress of a run until the context exits. Yield a function and the counts of ended cases.
+    """Show the progress of a run until the context exits. Yield a function and a counter.
 
-    The function shows an event, such as the end of a case. The counts are by status, such as "ok". `labels`
-    maps case keys to labels. `total` is the number of cases, including cases that do not run.
+    The function takes an event, such as the end of a case, and shows it. The counter contains the number of
+    ended cases by status, such as "ok". `labels` maps case keys to labels. `total` is the number of cases,
+    including cases that do not run.
     """
     counts, bar = Counter[str](), _make_progress_bar(console)
     task = bar.add_task("", total=total, state="starting")
@@ -162,7 +163,7 @@ def _make_progress_bar(console: Console) -> Any:
 
 
 def _format_end(event: dict[str, Any], position: str, case_label: str) -> Text:
-    """Return a line for a case that ended, with its median time, or the reason why it has no time."""
+    """Return a line on an ended case: `position`, such as "[3/40]", status, label, and time or reason."""
     result = make_printable(": ".join(filter(None, (event["reason"], event["text"]))))
     if event["seconds"]:
         result = format_duration(event["seconds"][0])

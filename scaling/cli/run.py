@@ -140,7 +140,7 @@ def _check_run_options(config: dict[str, Any], cluster: ClusterSettings) -> None
 
 
 def _check_cases(run: StudyRun, console: Console) -> StudyRun:
-    """Return a copy of `run` with the preflight results of its cases. Raise `Refusal` if one is invalid."""
+    """Return a copy of `run` with the preflight results. Raise `Refusal` if a case is invalid."""
     for folder in run.folders:
         store.load(folder)  # raises `Refusal` if a newer ad-scaling wrote a file
     for name in module_names("workloads").intersection(cell.case.workload for cell in run.cells):
@@ -212,10 +212,10 @@ def _run_directly(run: StudyRun, console: Console) -> tuple[Schedule, store.Load
 
 
 def _submit_and_wait(run: StudyRun, console: Console) -> tuple[Schedule, store.Loaded] | None:
-    """Submit the missing cases as cluster tasks. Return the schedule, and all records of the folder.
+    """Submit the missing cases as cluster tasks. Return the schedule and all records, or None.
 
     If `run.wait` is true, wait until the tasks end, and write a "failed" record for each case that they did
-    not finish. Otherwise, return None if tasks are queued.
+    not finish. If it is false and tasks are queued, return None.
     """
     with store.lock_folder(run.folder):
         schedule, loaded = _plan_run(run, console)

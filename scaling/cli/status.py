@@ -61,7 +61,7 @@ class StudyStatus:
 
     @property
     def counts(self) -> dict[str, Counter[str]]:
-        """Return the number of replicates in each state, for each workload."""
+        """Return {workload: number of replicates in each state}."""
         groups = group_by(self.lines, lambda line: line.case.workload)
         return {workload: Counter(line.state for line in lines) for workload, lines in groups.items()}
 
@@ -124,7 +124,7 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState]) -> StudyStatus:
 
 
 def _ended_line(record: Record, was_submitted: bool) -> StatusLine:
-    """Return a `StatusLine` for a record. If it failed in a job, the explanation names nodes and attempt."""
+    """Return a `StatusLine` for a record. After a failure in a job, it names the nodes and the attempt."""
     explanation = f"{record.reason}: {record.text}"
     if was_submitted and record.status == "failed":
         nodes = _format_nodes(record.environment.get("hosts") or ())
@@ -195,7 +195,7 @@ def task_tables(tasks: Sequence[TaskState], show_all: bool) -> Iterator[Table]:
 def task_rows(tasks: Sequence[TaskState], show_all: bool = False) -> list[tuple[str, ...]]:
     """Return the rows of a table of tasks as tuples of text.
 
-    There is a row for each task if `show_all` is true, and otherwise for all tasks in the same state and run.
+    If `show_all` is true, each task has its own row. Otherwise, tasks in the same state and run share a row.
     """
     groups = group_by(
         tasks,
@@ -235,9 +235,9 @@ def _format_elapsed(row: Sequence[TaskState]) -> str:
 
 
 def _seconds_between(began_at: str, ended_at: str | None = None) -> float:
-    """Return the seconds from `began_at` to `ended_at`, or until now if it is None, but not less than 0.
+    """Return the seconds from `began_at` to `ended_at` (default: now), but not less than 0.
 
-    Both are text in ISO 8601 format.
+    Both times are text in ISO 8601 format.
     """
     ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
     return max(0.0, (ended - datetime.datetime.fromisoformat(began_at)).total_seconds())

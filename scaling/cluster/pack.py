@@ -29,13 +29,13 @@ class PackedTask:
 def pack(
     schedule: Schedule, settings: RunSettings, records: Sequence[Record], budget: float, nested: bool = False
 ) -> list[PackedTask]:
-    """Pack the cases of a schedule into tasks, each of which runs in one job, and return the tasks.
+    """Pack the cases of a schedule into tasks, and return the tasks. Each task runs in one job.
 
     A task contains one group of cases, or several groups that take at most `budget` seconds together. Run
     times are predicted from `records`.
 
     If `nested` is true, a group contains all cases of one function, on any number of devices. Otherwise, a
-    group contains the cases of one problem (function, inputs, derivative), and all cases of a task have the
+    group contains the cases of one problem (function, inputs, derivative). All cases of a task then have the
     same numbers of devices, nodes and processes.
     """
     predict = make_predictor(records, settings)
@@ -51,7 +51,7 @@ def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
 
 
 def _group_by_function(schedule: Schedule, settings: RunSettings) -> Groups:
-    """Group the cases of each function. All groups have one shape, which is large enough for every case."""
+    """Return {shape: groups}: one group of cases for each function, and one shape that fits all cases."""
 
     def function_key(scheduled: ScheduledCase) -> tuple:
         case = scheduled.case

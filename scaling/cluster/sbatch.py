@@ -103,7 +103,7 @@ def _discard_submission(submission: Submission, cluster: ClusterSettings, result
 
 
 def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
-    """Return the absolute path of a results folder for the use in jobs.
+    """Return `results` as an absolute path that jobs can use.
 
     Raise `Refusal` if the path contains a character that is invalid in PYTHONPATH or in the path of a log.
     """
@@ -117,10 +117,10 @@ def resolve_results(results: Path, cluster: ClusterSettings) -> Path:
 
 
 def _start_process(submission: Submission, command: Sequence[str], cluster: ClusterSettings) -> Submission:
-    """Start the only task of a submission in the background, and return the submission with its process ID.
+    """Start the only task of a submission in the background. Return the submission with the process ID.
 
-    The process waits until its ID is saved, because a later command could not find it otherwise. Then it runs
-    `command`, with the path of the task file as its last argument.
+    The process waits until its ID is saved, so that later commands can find it. Then it runs `command`, with
+    the path of the task file as the last argument.
     """
     (submitted_task,) = submission.tasks
     log_folder = shlex.quote(str(submission.folder / "log"))
@@ -263,7 +263,8 @@ def _extra_options(
 ) -> dict[str, Any]:
     """Return the sbatch options for which submitit has no parameter, as {name: value}.
 
-    A default is left out if `user_options`, the names of the options that the user sets, replace it.
+    `user_options` contains the names of the options that the user sets. Defaults that they replace are left
+    out.
     """
     options: dict[str, Any] = {"reservation": cluster.reservation}
     if not {"requeue", "no_requeue"} & set(user_options):
@@ -291,9 +292,10 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
 
 
 def _copy_package(folder: Path) -> list[str]:
-    """Copy this package into a folder. Return the environment variables of a process that runs the copy.
+    """Copy this package into a folder. Return the environment variables to run the copy.
 
-    Each variable has the form "NAME=VALUE". Raise `Refusal` if the source code of the package has changed.
+    Each variable has the form "NAME=VALUE". Raise `Refusal` if the source code changed while this command
+    ran.
     """
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     try:

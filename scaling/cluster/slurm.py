@@ -183,7 +183,7 @@ def allocated_nodes() -> tuple[str, ...]:
 
 
 def _cpus_per_node() -> int | None:
-    """Return the smallest number of CPUs of a node in this Slurm job, or None outside a job."""
+    """Return the smallest number of CPUs that this Slurm job has on a node, or None outside a job."""
     text = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")  # such as 4(x2),2
     return min(map(int, re.findall(r"(\d+)(?:\(x\d+\))?", text)), default=None)
 
@@ -220,7 +220,7 @@ def _parse_count(text: str) -> int:
 
 
 def _count_resource(requested: str, available: str) -> int:
-    """Return the number of devices with the name `requested` in a list of generic resources of Slurm.
+    """Return the number of devices named `requested` in `available`, a list of Slurm generic resources.
 
     For example, "gpu:h100:8(S:0-1)" has 8 devices with the name "gpu" or "gpu:h100".
     """

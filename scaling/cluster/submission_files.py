@@ -249,7 +249,7 @@ def _task_from_json(content: Any) -> TaskDefinition:
 
 
 def _to_tuple(value: Any) -> Any:
-    """Return a value from JSON with tuples in place of lists, also within lists."""
+    """Return a JSON value with all lists, including nested lists, converted to tuples."""
     return tuple(map(_to_tuple, value)) if isinstance(value, list) else value
 
 

@@ -110,9 +110,9 @@ def make_worker_options(
     """Return the options to start the worker processes of a cluster.
 
     The workers start with srun (in Slurm), with a remote shell (cluster=hosts), or as child processes on this
-    host. Their standard error is written to files in `log_folder`. `nested` and `is_snapshot` are saved in
-    the records: whether all cases of a function run in one job, on any number of devices, and whether this
-    process runs a copy of the package.
+    host. Their standard error is written to files in `log_folder`. `nested` states whether all cases of a
+    function run in one job, on any number of devices. `is_snapshot` states whether this process runs a copy
+    of the package. Both are saved in the records.
     """
     transport: Transport | None = None
     if cluster.name in (SLURM, ALLOCATION):

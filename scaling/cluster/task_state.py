@@ -81,7 +81,7 @@ class TaskState:
 
     @cached_property
     def cases(self) -> dict[str, Case]:
-        """Return {case key: case} for the cases of the task. Raise `Refusal` without a valid task file."""
+        """Return {case key: case} for the task. Raise `Refusal` if its file is missing or malformed."""
         return {scheduled.case.key: scheduled.case for scheduled in self.definition.scheduled_cases}
 
     @property
@@ -119,9 +119,9 @@ class TaskState:
 def find_tasks(results: Path) -> list[TaskState]:
     """Return a `TaskState` for each task that was submitted for a results folder.
 
-    If this process cannot observe a task, for example because Slurm does not answer, its files may show how
-    it ended. Otherwise, its state is `UNKNOWN`, with an explanation. Raise `Refusal` if a submission.json
-    cannot be read.
+    If a task cannot be observed, for example because Slurm does not answer, its files may show how it ended.
+    If they do not, its state is `UNKNOWN`, with an explanation. Raise `Refusal` if a submission.json cannot
+    be read.
     """
     submissions = submission_files.read_submissions(results)
     # Slurm may requeue the job of a task that has not run all its cases.
@@ -225,7 +225,7 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
 def cancel_tasks(tasks: Iterable[TaskState]) -> list[TaskState]:
     """Cancel the pending and running tasks among `tasks`, and return the cancelled tasks.
 
-    Slurm cancels all jobs of the submissions of these tasks. If Slurm cannot cancel a submission, raise
+    For a Slurm task, all jobs of its submission are cancelled. If Slurm cannot cancel a submission, raise
     `Refusal` after the other tasks are cancelled.
     """
     live_tasks, refusals = [task for task in tasks if task.state.live], list[Refusal]()
@@ -356,9 +356,9 @@ def _history_of_task(definition: TaskDefinition, records: Iterable[Record]) -> H
 
 
 def _explain_end(task: TaskState) -> tuple[str, str, bool] | None:
-    """Return `reason`, `text` and `all_cases` for `make_failed_records_of_task`, given an ended task.
+    """Return the arguments `reason`, `text` and `all_cases` for `make_failed_records_of_task`.
 
-    Return None if no case of the task needs a "failed" record.
+    `task` has ended. Return None if no case of the task needs a "failed" record.
     """
     state_name, has_begun = task.state.name, bool(task.journal.attempts)
     has_log = task.submitted.log_path("err").exists()
@@ -395,7 +395,7 @@ def _find_cause(task: TaskState) -> str:
 
 
 def _find_state_in_log(task: TaskState) -> str:
-    """Return the final state of a job in its log, such as "TIMEOUT", or "" if the log does not show it."""
+    """Return the final state of a job that its log shows, such as "TIMEOUT", or "" if it is unknown."""
     lines = _read_job_log(task, "err")
     for line in reversed(lines):
         if explanation := child_process.explain_failure([line]):

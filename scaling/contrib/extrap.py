@@ -17,10 +17,10 @@ Names = Sequence[Sequence[str]]  # names of sizes that vary, grouped by sizes th
 
 
 def format_experiments(findings: Findings) -> dict[str, str]:
-    """Return the texts of Extra-P files by file name without suffix.
+    """Return the contents of Extra-P files, as a dict by file name without suffix.
 
-    There is a file for each program (mode, api and split) that was timed with several sizes. Timings on
-    shared CPU cores are omitted.
+    There is one file for each function and program (AD method, API and split) with several sizes or numbers
+    of devices. Timings on shared CPU cores are omitted.
     """
     timings = (timing for timing in findings.case_timings if timing.honest)
     programs = group_by(timings, lambda t: (t.family_key, tuple(_sizes_of(t)), t.program_name)).values()
@@ -47,8 +47,7 @@ def _sizes_of(timing: Timing) -> dict[str, int]:
 def _varying_sizes(timings: Sequence[Timing]) -> Names:
     """Return the names of the sizes that differ between timings. Sizes that vary together are in one list.
 
-    The list with the number of devices is first, and the others are in descending order of their number of
-    values.
+    The list with "devices" comes first. The other lists are in descending order of their number of values.
     """
     rows = list(map(_sizes_of, timings))
     count_values = lambda names: len({row[names[0]] for row in rows})  # noqa: E731
@@ -57,10 +56,10 @@ def _varying_sizes(timings: Sequence[Timing]) -> Names:
 
 
 def _format_experiment(timings: Sequence[Timing], varying: Names) -> str:
-    """Return an Extra-P file with the seconds per call of a program for all values of its parameters.
+    """Return the content of an Extra-P file with the time samples of a program, in seconds per call.
 
-    The first size of each list in `varying` is a parameter. The floating-point operations per device are
-    added if they are known for all values.
+    Its parameters are the first sizes of the lists in `varying`. The file also contains the floating-point
+    operations per device if they are known for all timings.
     """
     names = [name for name, *_ in varying]
     by_coordinates = {tuple(_sizes_of(timing)[name] for name in names): timing for timing in timings}

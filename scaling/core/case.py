@@ -65,7 +65,10 @@ class TooLarge(Exception):
 
 
 def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
-    """Return a `Refusal` for an unknown name of the kind `what`, such as "mode". It lists the valid names."""
+    """Return a `Refusal` that says that `value` is unknown, and lists `valid_names`.
+
+    `what` is the kind of name, such as "mode".
+    """
     names = [str(name) for name in valid_names]
     similar_names = difflib.get_close_matches(str(value).rpartition("/")[2], names, n=1)
     choices = "; ".join([f"choose from {', '.join(names)}", *(f"did you mean {n!r}?" for n in similar_names)])
@@ -73,14 +76,14 @@ def unknown_name(what: str, value: Any, valid_names: Iterable[str]) -> Refusal:
 
 
 def check_names(what: str, names: Iterable[Any], valid_names: Collection[Any]) -> None:
-    """Raise `Refusal` if one of `names` is not in `valid_names`. `what` describes a name, such as "mode"."""
+    """Raise `Refusal` unless all `names` are in `valid_names`. `what` is the kind of name, such as "mode"."""
     for name in names:
         if name not in valid_names:
             raise unknown_name(what, name, valid_names)
 
 
 def check_value(name: str, value: Any, is_valid: bool, expected: str, fix: str = "") -> None:
-    """Raise `Refusal` if `is_valid` is false: `name` must be `expected`, and it is `value`."""
+    """Raise `Refusal("{name} must be {expected}, not {value}: {fix}")` unless `is_valid` is true."""
     if not is_valid:
         advice = f": {fix}" if fix else ""
         raise Refusal(f"{name} must be {expected}, not {format_value(value)}{advice}")
@@ -158,14 +161,14 @@ class Case:
 
     @property
     def ad_mode(self) -> Mode:
-        """Return the `Mode` of the case or, for mode=auto, any mode that can compute the target."""
+        """Return the `Mode` of the case. For mode=auto, return one that can compute the target."""
         if self.mode == AUTO:
             return MODES["fwd_over_rev" if self.target in SECOND else "jacfwd"]
         return MODES[self.mode]
 
     @property
     def kind(self) -> str:
-        """Return "ceiling" for a benchmark of a peak rate, "floor" for one of a latency, otherwise "case"."""
+        """Return "ceiling" for a peak-rate benchmark, "floor" for a latency benchmark, otherwise "case"."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property

@@ -1,9 +1,9 @@
 """Compare each entry or nonzero of a result with its reference, collect errors, and return a `Verdict`.
 
 Each entry of a result may differ from the expected entry by tolerance * scale (reference.py). An entry with
-a larger error is a suspect: checks/rounding_check.py evaluates it again with random rounding
-errors, and decides whether rounding explains the error. With seeds=colored, expected entries outside of the
-sparsity pattern are compared with zero, to detect a nonzero that the pattern lacks.
+a larger error is a suspect: checks/rounding_check.py evaluates it again with random rounding errors, and
+decides whether rounding explains the error. With seeds=colored, expected entries outside of the sparsity
+pattern are compared with zero, to detect a nonzero that the pattern lacks.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class EntryComparison:
-    """Some elements of a result and their expected values. Their errors are divided by `scale`."""
+    """Elements of a result to compare, with their expected values and the scale of their errors."""
 
     result: np.ndarray  # of shape (points, ...)
     expected: np.ndarray  # of the same shape
@@ -48,7 +48,7 @@ class EntryComparison:
 
 
 class PointsComparison(NamedTuple):
-    """The elements of a result to compare with expected values at a range of points (batch elements)."""
+    """The comparisons of a result with its expected values at a range of points (batch elements)."""
 
     start: int  # the index of the first point, or 0 for a sum over points
     stop: int  # the entries are evaluated again with the inputs at the points [start, stop)
@@ -74,7 +74,7 @@ class CheckProgress:
     skipped_entries: int = 0  # the number of entries over the tolerance that were not evaluated again
 
     def add_until_full(self, ranges: Iterator[PointsComparison]) -> bool:
-        """Compare ranges of points until there are too many suspects. Return whether all are compared."""
+        """Compare ranges of points. Stop early, and return False, if there are too many `suspects`."""
         for points in ranges:
             for comparison in points.comparisons:
                 self.add(points, comparison)
@@ -83,7 +83,7 @@ class CheckProgress:
         return True
 
     def add(self, points: PointsComparison, comparison: EntryComparison) -> None:
-        """Update the state of the check by the errors of a comparison, or add it to the suspects."""
+        """Record the errors of a comparison, or add it to `suspects` if it must be evaluated again."""
         spec, underflow = self.spec, reference.smallest_normal(self.spec.case)
         least_scale = _UNDERFLOW_MARGIN * underflow / reference.ROUNDOFF[spec.case.dtype]
         scale, provable = np.maximum(comparison.scale, least_scale), comparison.provable
@@ -109,8 +109,8 @@ class CheckProgress:
     ) -> None:
         """Update the largest error, the allowed error and the first wrong point.
 
-        `error` and `is_wrong` belong to `comparison`. They have one element for each entry, or one for each
-        point.
+        `error` contains the relative errors of `comparison`, and `is_wrong` whether they are too large. Both
+        arrays have one element for each entry, or one for each point.
         """
         error, is_wrong_point = (x.reshape(len(x), -1).max(axis=1) for x in (error, is_wrong))
         first = int(np.argmax(is_wrong_point))
@@ -190,7 +190,10 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Return a comparison of `result`, the values at the points [start, stop), with the expected values."""
+    """Return the comparison of `result` with its expected values at the points [start, stop).
+
+    `result` contains only these points.
+    """
     expected, scale = reference.expected_result(spec, start, stop)
     largest_scale = scale.reshape(len(scale), -1).max(axis=1)
     result, comparisons, note = result.astype(np.float64), [], ""

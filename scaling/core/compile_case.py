@@ -92,7 +92,7 @@ def compile_stages(
 ) -> Stages:
     """Trace, lower and compile a function, and measure the time of each stage.
 
-    A function without `jax.jit` or `jax.pmap` is returned uncompiled. `options` are compiler options of XLA.
+    A function without `jax.jit` or `jax.pmap` is not compiled. `options` are XLA compiler options.
     """
     if not hasattr(function, "lower"):
         return Stages(function, None)
@@ -146,7 +146,7 @@ def compile_case(
 def compile_blocks(
     derivative: Derivative, devices: Sequence[Any], compile_program: CompileProgram
 ) -> CompiledCase:
-    """Compile a case whose numbers of points (`block`) and seeds (`chunk`) per pass are already chosen."""
+    """Compile a case with its given `block` (points) and `chunk` (seeds), without a check of the memory."""
     uncompiled = without_program(derivative)
     program = _lay_out(uncompiled, devices)
     stages = compile_program(program)
@@ -210,7 +210,7 @@ def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[An
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return the bytes of a compiled program per device, by record field. An unknown number is None."""
+    """Return the bytes that a program needs per device, by record field. An unknown number is None."""
     analysis = _call_if_supported(compiled, "memory_analysis")
     return {
         f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None)

@@ -213,7 +213,7 @@ class SeedRange:
 
 
 class Slices(NamedTuple):
-    """The rows or columns of the Jacobian that a device computes with one linear map, not yet computed."""
+    """What a device needs to compute its rows or columns of the Jacobian with one linear map."""
 
     part: LinearMapPart
     # Maps the index of a seed to a row or column. For the Laplacian, maps an array of seed indices to the sum
@@ -227,7 +227,8 @@ def local_derivative(derivative: Derivative) -> Callable[[NamedArrays, NamedArra
     """Return a function f(points, shared, position) that computes one device's part of a derivative.
 
     `points` and `shared` map the names of per-point and of shared inputs to arrays. For a mode with seeds, f
-    returns a tuple with one pytree of arrays for each linear map. For any other mode, f returns one array.
+    returns a tuple with one pytree of arrays for each linear map. For any other mode, f returns an array or a
+    pytree of arrays.
     """
     case, workload = derivative.case, derivative.workload
     if case.target == LAPLACIAN:
@@ -340,7 +341,7 @@ def make_seed(like: tuple[Any, ...], index: Any, colors: Any = None) -> tuple[An
 
 
 def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -> Any:
-    """Apply a function to the index of each seed (tangent or cotangent), and stack the results."""
+    """Apply a function to the index of each seed, and stack the results along `axis`."""
     if seeds.is_one_chunk:
         return jax.vmap(function, out_axes=axis)(seeds.indices)
     stacked = jax.lax.map(function, seeds.indices, batch_size=seeds.chunk)

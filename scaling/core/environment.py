@@ -49,9 +49,9 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def fusion_options() -> dict[str, str]:
-    """Return the XLA option that turns off a fusion which computes wrong sums on a CPU, as a dict.
+    """Return a dict with the XLA option that disables a fusion with wrong results on CPUs.
 
-    The dict is empty if jaxlib is not version 0.10, or if XLA_FLAGS sets this option.
+    The dict is empty if jaxlib is not version 0.10, or if XLA_FLAGS already sets this option.
     """
     from importlib import metadata  # the import takes 40 ms, and `status` does not need it
 
@@ -69,7 +69,7 @@ def why_jax_is_too_old() -> str | None:
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return the environment variables of a worker for XLA, glibc and JAX, with the user's settings."""
+    """Return a worker's environment variables for XLA, glibc and JAX. The user's settings are kept."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     if platform == "cpu":
         xla = " ".join([xla, *(f"--{name}={value}" for name, value in fusion_options().items())]).strip()
@@ -92,10 +92,11 @@ def describe(
 ) -> dict[str, Any]:
     """Return a dict that describes the environment of a run, such as versions, device and commit.
 
-    The items "digest" and "setting" are hashes. Runs with the same digest are comparable. Only the digest
-    depends on `engine`, the package versions of an AD library other than JAX. `started_with` contains the
-    environment variables at the start of the process. `bound_to` lists its CPU cores. `processes` is the
-    requested number of processes. `hardware` describes the machine of a plan. `more` has additional items.
+    The items "digest" and "setting" are hashes. Runs with the same digest are comparable. "setting" does not
+    depend on `engine`, the package versions of an AD library other than JAX. `started_with` contains the
+    environment variables at the start of the process. `bound_to` lists the CPU cores of the process.
+    `processes` is the requested number of processes. `hardware` describes the machine whose times are
+    predicted. `more` contains additional items.
     """
     commit_hash, dirty = commit()
     description: dict[str, Any] = {
@@ -141,7 +142,10 @@ def package_hash(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return the hash of the last git commit, and whether the package has changed since. None if unknown."""
+    """Return the hash of the package's last git commit, and whether files have changed since.
+
+    Both are None if they are unknown.
+    """
     in_package = ("-c", "safe.directory=*", "-C", str(_PACKAGE))  # another user may own the checkout
     if recorded := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
         return recorded.removesuffix("+dirty"), recorded.endswith("+dirty")
@@ -152,7 +156,7 @@ def commit() -> tuple[str | None, bool | None]:
 
 
 def run_git(*arguments: str, **variables: str) -> str | None:
-    """Return the standard output of git, or None if git fails. `variables` are added to its environment."""
+    """Run git, and return its standard output, or None if it fails. `variables` extend its environment."""
     # A hook of git sets variables that name another repository.
     env = {k: v for k, v in os.environ.items() if not re.match("GIT_(DIR|INDEX|WORK_TREE)", k)} | variables
     try:
@@ -174,7 +178,10 @@ def processor() -> str:
 
 
 def cpu_governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governors of CPU cores, joined by "+", such as "performance". None if unknown."""
+    """Return the frequency governor of the CPU cores `bound_to`, or None if it is unknown.
+
+    Different governors are joined by "+", such as "performance+powersave".
+    """
     cores = bound_to or sorted(os.sched_getaffinity(0))  # by default, all cores of this process
     governors = {read_text(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None
@@ -207,7 +214,7 @@ def available_bytes(idle: bool = False) -> int | None:
 
 
 def cgroup_folders() -> list[Path]:
-    """Return the folders of this process in cgroup v2 and v1, and all parent folders."""
+    """Return the cgroup folders of this process (v2 and v1), and all their parent folders."""
     cgroups = re.findall(r"^\d+:(|memory|cpu|cpu,cpuacct):/(.*)", read_text("/proc/self/cgroup") or "", re.M)
     folders = [_CGROUPS / mount / path for mount, path in cgroups or [("", "")]]  # some may not exist
     return [parent for folder in folders for parent in (folder, *folder.parents)]
@@ -230,12 +237,15 @@ def is_out_of_memory(text: str) -> bool:
 
 
 def scrub(text: str) -> str:
-    """Return text without secrets, in which each absolute path is replaced by its file name."""
+    """Return `text` without secrets, and with the file name in place of each absolute path."""
     return _ABSOLUTE_PATH.sub(r"\1", hide_secrets(text.replace("file://", "")))
 
 
 def hide_secrets(text: str) -> str:
-    """Replace secrets by their names: values of variables, HF_TOKEN=abcdef in text, passwords in URLs."""
+    """Return `text` with each secret replaced by its name, and without credentials in URLs.
+
+    A secret is the value of an environment variable such as HF_TOKEN, or abcdef in the text HF_TOKEN=abcdef.
+    """
     for value, name in _find_secrets(tuple(os.environ.items())):
         text = text.replace(value, f"<{name}>")
     return re.sub(r"//[^/@\s]+@", "//", _SECRET_ASSIGNMENT.sub(r"\1=<\1>", text))

@@ -84,7 +84,7 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def format_location(error: BaseException) -> str:
-    """Return the last line of user code in a traceback, such as ' (model.py:12)', or "" if there is none."""
+    """Return the location of the last user code in a traceback, such as ' (model.py:12)', or "" if none."""
     frames = _user_frames(error)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 

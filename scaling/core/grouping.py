@@ -8,7 +8,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Return a dict from each key to the list of items for which `key(item)` is this key, in order."""
+    """Return a dict from each value of `key(item)` to the list of items with this value, in order."""
     groups: dict[K, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -16,5 +16,5 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], Any]) -> dict[K, T]:
-    """Return a dict from each key to the first of its items with the smallest `cost(item)`."""
+    """Return a dict from each value of `key(item)` to its item with the least cost, the first in a tie."""
     return {common: min(group, key=cost) for common, group in group_by(items, key).items()}

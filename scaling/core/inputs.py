@@ -40,12 +40,12 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
 
 
 def point_rows(case: Case, workload: Workload, name: str, start: int, stop: int) -> np.ndarray:
-    """Return the values of the input `name` at the points [start, stop), in the dtype of the case."""
+    """Return the values of a per-point input at the points [start, stop), as int32 or in the case's dtype."""
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 
 def shared_input(case: Case, workload: Workload, name: str) -> np.ndarray:
-    """Return the value of the input `name`, which all points share, as int32 or in the dtype of the case."""
+    """Return the value of the shared input `name`, as int32 or in the dtype of the case."""
     arguments = workload.shared[name], case.data_seed, name, case.dtype, 0, 1
     cache_key = *arguments, fingerprint(arguments[0].bounds)
     draw = functools.partial(_draw_rounded, *arguments)
@@ -70,7 +70,7 @@ def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int,
 
 
 def _clip_inside(rows: np.ndarray, low: Any, high: Any) -> np.ndarray:
-    """Clip `rows` to numbers of its dtype that are greater than `low` and less than `high`."""
+    """Return `rows`, clipped to the numbers of its dtype in the open interval (low, high)."""
     low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
     lowest, highest = low.astype(rows.dtype), high.astype(rows.dtype)
     lowest = np.where(lowest <= low, np.nextafter(lowest, highest), lowest)
@@ -86,7 +86,10 @@ def input_arrays(case: Case, workload: Workload, start: int = 0, stop: int | Non
 
 
 def exact_inputs(case: Case, workload: Workload, start: int, stop: int) -> dict[str, np.ndarray]:
-    """Return the inputs at the points [start, stop) by name, rounded to the dtype of the case, in float64."""
+    """Return the inputs at the points [start, stop) by name, as float64 arrays.
+
+    Their values are rounded to the dtype of the case.
+    """
     return {name: np.asarray(x, np.float64) for name, x in input_arrays(case, workload, start, stop).items()}
 
 

@@ -49,7 +49,10 @@ class Argument(NamedTuple):
 
 
 def lay_out(derivative: Derivative, devices: Sequence[Any], has_start: bool = False) -> Program:
-    """Return the `Program` of a derivative. With `has_start`, its last argument is the first seed index."""
+    """Return the `Program` that computes a derivative on `devices`.
+
+    If `has_start` is true, the last argument of the program is the index of the first seed.
+    """
     case = derivative.case
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
@@ -145,7 +148,8 @@ def place_inputs(
 ) -> list[jax.Array]:
     """Copy the arguments of a program to its devices, and return them as JAX arrays.
 
-    `names` lists the arguments to copy, by default all. Without `host`, the per-point inputs are generated.
+    `names` lists the arguments to copy, by default all. `host` maps the names of per-point inputs to arrays.
+    If it is None, these inputs are generated.
     """
     names = program.arguments if names is None else names
     return [_place_argument(program, name, host) for name in names]
@@ -156,7 +160,7 @@ def _place_argument(program: Program, name: str, host: Mapping[str, np.ndarray] 
     struct, count = program.arguments[name], ceil_div(case.points, case.mesh_shape[0])
 
     def value_on(point_index: int, seed_index: int) -> np.ndarray:
-        """Return the argument of the device at this position in the mesh."""
+        """Return the value of the argument for the device at this position in the mesh."""
         if name in workload.shared:
             return shared_input(case, workload, name)
         if name not in workload.points:
@@ -240,7 +244,7 @@ def _gather_part(derivative: Derivative, part: LinearMapPart, arrays: Pieces) ->
 
 
 def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pieces) -> Pieces:
-    """Return the sums of the partial results of all devices, as arrays with a leading axis of points."""
+    """Add the partial results of the devices, and return arrays with a leading axis of points."""
     is_total = part.along or case.mesh_shape[1] == 1
     sums = [x[:, 0] if is_total else x.astype(np.float64).sum(axis=1) for x in arrays]
     sums = [_merge_point_axes(case, x) for x in sums]
@@ -250,17 +254,20 @@ def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pi
 
 
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
-    """Return whether the host must add the results of the devices: each sums over its own seeds only."""
+    """Return whether the host adds the results of the devices, which sum over their own seeds only."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     return not part.along and step.sums_seeds
 
 
 def _merge_point_axes(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return `x` with the axes (devices, points per device) merged into one, without padding points."""
+    """Merge the first two axes of `x`, (devices, points per device), and remove the padding points."""
     return x.reshape(-1, *x.shape[2:])[: case.points]
 
 
 def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Pieces:
-    """Split the last axis of `columns` into the inputs of `part`, with `points` columns per input element."""
+    """Split `columns` along its last axis into one array for each input of `part`.
+
+    An input has `points` columns for each of its elements.
+    """
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

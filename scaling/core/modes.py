@@ -50,7 +50,7 @@ class Mode:
 
     @property
     def has_seeds(self) -> bool:
-        """Return whether the mode computes the Jacobian from tangents or cotangents, one slice for each."""
+        """Return whether the mode computes the derivative from seeds (tangents or cotangents)."""
         return self.seed is not None
 
     @property

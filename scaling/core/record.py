@@ -155,7 +155,7 @@ class Record:
 
 
 def bytes_while_running(needs: Mapping[str, Any], result_copies: int = 1) -> int | None:
-    """Return the bytes of the arguments, temporaries and `result_copies` results, or None if unknown."""
+    """Return the total bytes of arguments, temporaries and `result_copies` results, or None if unknown."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
     if arguments is None or temporaries is None or output is None:
         return None
@@ -169,7 +169,10 @@ def is_number(value: Any) -> bool:
 
 
 def outcome_fields(record: Record) -> dict[str, Any]:
-    """Return {name: value} with the status, reason and text of a record, and the median of its `seconds`."""
+    """Return the status, reason, text and `seconds` of a record, by field name.
+
+    If `seconds` is not empty, it is replaced by a list with its median only.
+    """
     median = [statistics.median(record.seconds)] if record.seconds else []
     return {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
 

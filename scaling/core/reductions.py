@@ -18,7 +18,7 @@ ReferenceTerms = tuple[Array, Array, Array]
 
 
 def at_least(scale: Array, floor: Array | None) -> Array:
-    """Return `scale`, but at least `floor` at each point. `floor` has the shape (points,) or is None."""
+    """Return the larger of `scale` and `floor`. `floor` has the shape (points,), or None for no limit."""
     import numpy as np
 
     return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
@@ -39,7 +39,7 @@ class Rounding:
         return max(self.terms, self.added)
 
     def largest_by_leaf(self, values: Array) -> Array:
-        """Return the largest of `values` in each leaf (input), as an array that broadcasts to `values`."""
+        """Return the maximum of `values` over each leaf (input), as an array that broadcasts to `values`."""
         import numpy as np
 
         if len(self.leaf_sizes) < 2:
@@ -50,9 +50,9 @@ class Rounding:
     def scale(self, influence: Array, magnitude: Array) -> Array:
         """Return the larger of two weighted arrays, by which the check divides the errors of a result.
 
-        `influence` is the largest change of the result if entries of the Jacobian have the relative error 1.
-        Its weight is sqrt(`terms` / `longest_sum`). `magnitude` is the sum of the absolute values of the
-        entries that are added to one element of the result. Its weight is sqrt(`added` / `longest_sum`).
+        `influence` is the largest change of the result if each entry of the Jacobian has a relative error of
+        1. Its weight is sqrt(`terms` / `longest_sum`). `magnitude` is the sum of the absolute values of the
+        entries that are added to get one element of the result. Its weight is sqrt(`added` / `longest_sum`).
         """
         import numpy as np
 
@@ -70,7 +70,7 @@ class Jacobians:
 
     @property
     def size(self) -> Array:
-        """Return the size of each entry, by which the check divides its error, in the shape of `values`."""
+        """Return the size of each entry: its absolute value or, if larger, `floor`."""
         return at_least(abs(self.values), self.floor)
 
     def by_input(self, values: Array) -> Array:
@@ -78,9 +78,9 @@ class Jacobians:
         return values.sum(axis=1)
 
     def by_output(self, values: Array, x: Array | None = None) -> Array:
-        """Sum `values`, one per entry of J, over the inputs, with the weights `x` or, without `x`, 1.
+        """Sum `values`, one per entry of J, over the inputs. If `x` is given, it contains weights.
 
-        `x` has the shape (points, inputs), and the result the shape (points, outputs).
+        `x` has the shape (points, inputs). The result has the shape (points, outputs).
         """
         return values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0]
 
@@ -89,13 +89,13 @@ class Jacobians:
         return abs(self.values).max(axis=2)
 
     def entries_by_input(self) -> Array:
-        """Return the number of stored entries in each column of J, as one int for all columns."""
+        """Return the number of stored entries per column of J, an int that holds for all columns."""
         return self.values.shape[1]
 
 
 @dataclass(frozen=True)
 class SliceStep:
-    """What a reduction computes from each column or row of the Jacobian J, and how this is combined."""
+    """How a reduction processes each column or row of the Jacobian J, and combines the results."""
 
     # A function of a column (..., outputs), or of a row and x, both tuples of one array per input. It returns
     # the contribution of the slice to the reduced J. If None, the slice is used unchanged.
@@ -155,7 +155,7 @@ def _reference_whole(J: Jacobians, rounding: Rounding, x: Array) -> ReferenceTer
 
 
 def _reference_points(J: Jacobians, rounding: Rounding, x: Array) -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the sum of J over the outputs."""
+    """Return (expected result, influence, magnitude) for the sum of J over the outputs."""
     expected, influence, magnitude = map(J.by_input, (J.values, J.size, abs(J.values)))
     return expected[:, None, :], influence[:, None, :], magnitude[:, None, :]
 
@@ -166,7 +166,7 @@ def _reference_outputs(J: Jacobians, rounding: Rounding, x: Array) -> ReferenceT
 
 
 def _reference_product(J: Jacobians, rounding: Rounding, x: Array) -> ReferenceTerms:
-    """Return the `ReferenceTerms` of J @ x. If `x` is None, J is summed over the inputs."""
+    """Return (expected result, influence, magnitude) for J @ x, or for the row sums of J if x is None."""
     weights = None if x is None else abs(x)
     expected, influence = J.by_output(J.values, x), J.by_output(J.size, weights)
     magnitude = J.by_output(abs(J.values), weights)

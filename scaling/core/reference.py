@@ -110,7 +110,7 @@ def first_not_finite(result: np.ndarray) -> int | None:
 def added_entries(
     reduction: Reduction, outputs: int, inputs: int, points: int, pattern: Pattern | None = None
 ) -> int:
-    """Return the largest number of entries of the Jacobian that are summed to one element of the result."""
+    """Return the largest number of Jacobian entries that are added to get one element of the result."""
     column, row, total = outputs, inputs, outputs * inputs
     if pattern is not None:
         column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))
@@ -122,10 +122,10 @@ def added_entries(
 def reduce_jacobians(
     reduction: Reduction, J: Jacobians, rounding: Rounding, x: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduced Jacobians J, and the scale by which the check divides errors of the result.
+    """Return the result of reducing the Jacobians `J`, and the scale of its errors.
 
-    Both arrays have the shape of the result. `x`, of shape (points, inputs), contains the vectors by which
-    the reduction multiplies J, if it does.
+    The check divides errors by the scale. Both arrays broadcast to the shape of the result. If the reduction
+    multiplies J by vectors, `x` contains these vectors, in the shape (points, inputs).
     """
     expected, influence, magnitude = reduction.reference(J, rounding, x)
     return expected, rounding.scale(influence, magnitude)
@@ -162,7 +162,7 @@ class ReferenceSpec:
 
     @property
     def max_tolerance(self) -> float:
-        """Return the limit of `tolerance`. With larger errors, the check could not prove a result correct."""
+        """Return the largest useful tolerance. With a larger one, a comparison would prove nothing."""
         return _MAX_TOLERANCE_IN_FEW_BITS if self.roundoff > ROUNDOFF["float32"] else _MAX_TOLERANCE
 
     @property
@@ -209,7 +209,7 @@ def reference_spec(derivative: Derivative, platform: str) -> ReferenceSpec:
 
 
 def reset_fields(case: Case, **fields: Any) -> Case:
-    """Return a case with the defaults of all fields that do not change its derivative, but these `fields`."""
+    """Return the case with the given `fields`. Reset all other fields that do not change its derivative."""
     mode = "value" if case.ad_mode.is_value else "jacfwd"
     return dataclasses.replace(case, **_RESET_FIELDS | {"mode": mode} | fields)
 
@@ -243,10 +243,10 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
 
 
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected result at the points [start, stop), and the scale by which its errors are divided.
+    """Return the expected result at the points [start, stop), and the scale of its errors.
 
-    Both arrays broadcast to the shape of the result. If the result and the reference have sparsity patterns,
-    they contain the nonzeros of the reference instead, in the shape (points, 1, nonzeros).
+    Both arrays broadcast to the shape of the result. If both the result and the reference have a sparsity
+    pattern, the arrays instead contain the nonzeros of the reference, in the shape (points, 1, nonzeros).
     """
     case, derivative = spec.case, spec.derivative
     elements = math.prod(spec.reduction.shape(derivative.outputs, max(derivative.inputs, 1)))
@@ -340,10 +340,10 @@ def _evaluate_form(
 def reduce_reference(
     spec: ReferenceSpec, J: Jacobians, draw_inputs: Callable[[], InputArrays]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the result that a case computes from the Jacobians J, and the scale of its errors.
+    """Return the expected result of a case with the Jacobians `J`, and the scale of its errors.
 
-    For target=hvp, J contains Hessians, and the result their products with vectors. `draw_inputs()` returns
-    the inputs, which contain these vectors.
+    For target=hvp, `J` contains Hessians, and the result is their products with vectors. `draw_inputs()`
+    returns the inputs, which include these vectors.
     """
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding)
@@ -358,6 +358,6 @@ def reduce_reference(
 def flatten_inputs(
     names: Iterable[str], batched: Container[str], arrays: InputArrays, points: int
 ) -> np.ndarray:
-    """Return the inputs `names` as one array (points, elements). Those not in `batched` are repeated."""
+    """Concatenate inputs to one array (points, elements). Inputs that are not in `batched` are repeated."""
     rows = [arrays[name].reshape(points if name in batched else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

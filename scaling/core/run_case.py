@@ -99,7 +99,7 @@ class Attempt:
     ended: bool = False  # whether the attempt failed or was skipped
 
     def note(self, **fields: Any) -> None:
-        """Set the given fields of `self.record`, an immutable `Record`, by replacing the record."""
+        """Replace `self.record` by a copy with the given fields."""
         self.record = dataclasses.replace(self.record, **fields)
 
 
@@ -156,7 +156,7 @@ def take_turn(attempt: Attempt) -> bool:
 
 
 def finish_case(attempt: Attempt) -> Record:
-    """Check the result of one more call, unless the case ended before, and return the record."""
+    """Return the record of a case. If no error or skip ended the case, check the result of one more call."""
     with _end_on_error(attempt):
         _check_another_call(attempt)
     attempt.turns = attempt.program = None
@@ -190,7 +190,7 @@ def _end_on_error(attempt: Attempt) -> Iterator[None]:
 
 
 def describe_error(error: Exception) -> tuple[str, str, str]:
-    """Return the status, reason and text of the record of a case that an exception ended."""
+    """Return the status, reason and text to record for a case that raised `error`."""
     if isinstance(error, CaseEnded):
         return error.status, error.reason, str(error)
     if isinstance(error, TooLarge):
@@ -210,8 +210,8 @@ def describe_error(error: Exception) -> tuple[str, str, str]:
 def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
     """Return a context manager that raises an exception in all processes if one process fails.
 
-    After a statement that can fail in one process only, the block must not call a collective, because the
-    other processes would wait forever. It may do so in an inner block with this context manager.
+    If a statement in the block can fail in one process only, an inner block with this context manager must
+    end before the next collective. Otherwise, the other processes would wait forever.
     """
     error = None
     try:

@@ -25,7 +25,7 @@ Gather = Callable[[list[float]], list[list[float]]]  # floats of this process ->
 
 @dataclass(frozen=True)
 class Sampling:
-    """The numbers of samples and turns, and the times, that decide when sampling ends."""
+    """The settings that decide when the sampling of a program ends, such as the number of samples."""
 
     width: float = 0.02  # half-width of the 95 % confidence interval of the median, relative to the median
     least: int = 7  # minimum number of samples; the confidence interval of a speed-up needs seven
@@ -50,12 +50,12 @@ class Samples:
 
 
 def gather_single_process(values: list[float]) -> list[list[float]]:
-    """Return the values of all processes, `[values]`, for a program that runs in a single process."""
+    """Return `[values]`, the values of all processes if there is only one process."""
     return [values]
 
 
 def gather_maximum(gather: Gather, value: float) -> float:
-    """Return the maximum over all processes of the case. `value` is the number of this process."""
+    """Return the maximum of `value` over all processes."""
     return max(values[0] for values in gather([value]))
 
 
@@ -81,7 +81,7 @@ def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
-    """Return the time of an empty call in seconds, the median of 100 calls."""
+    """Return the median time of 100 calls in seconds. `wait` blocks until the result of a call is ready."""
     return statistics.median(_time_calls(call, wait, 1) for _ in range(100))
 
 
@@ -92,9 +92,9 @@ def sample_turns(
     floor_seconds: float | None = None,
     gather: Gather = gather_single_process,
 ) -> Iterator[Samples]:
-    """Warm up a program, and return an iterator that takes one turn (a series of samples) in each iteration.
+    """Warm up a program, and return an iterator that yields all samples so far after each turn.
 
-    Each iteration yields all samples so far. The caller stops when their `stop_reason` is not None.
+    A turn is a series of samples. The caller stops when the `stop_reason` of the samples is not None.
     `floor_seconds` is the time of an empty call. `wait` blocks until the result of a call is ready.
     """
     time_calls = functools.partial(_time_calls, call, wait)
@@ -118,7 +118,7 @@ def _take_turns(
 def _add_turn(
     time_calls: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
 ) -> float:
-    """Append one turn to `samples`, and return its duration. Earlier ones took `elapsed` seconds."""
+    """Take one turn, add it to `samples`, and return its seconds. Earlier turns took `elapsed` seconds."""
     least_in_turn, most_in_turn = (math.ceil(n / sampling.turns) for n in (sampling.least, sampling.most))
     turn_seconds = 0.0
     if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:
@@ -149,7 +149,10 @@ def _add_turn(
 
 
 def _warm_up(time_calls: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call a program until it gets no faster, for `least` to 10 `least` seconds. Return its median time."""
+    """Call a program until it gets no faster, and return the median time of its later calls in seconds.
+
+    The warm-up takes about `least` to 10 * `least` seconds.
+    """
     call_seconds: list[float] = []
     total_seconds = 0.0
     while True:
@@ -180,10 +183,10 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the rank of the samples that are the limits of the confidence interval of the median.
+    """Return the rank k of the limits of the median's confidence interval, or 0 with too few samples.
 
-    The rank is the largest k for which the k-th smallest and the k-th largest of `count` samples enclose the
-    median with at least the probability `confidence`, or 0 if there are too few samples.
+    k is the largest rank for which the k-th smallest and the k-th largest of `count` samples enclose the
+    median with at least the probability `confidence`.
     """
     # Exact integers, because 2**count exceeds all floats from 1,024 samples on; 1e-9 allows for rounding.
     allowed = Fraction(1 - confidence) / 2 * (1 + Fraction(1, 10**9)) * 2**count

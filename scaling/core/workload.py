@@ -107,7 +107,7 @@ def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
 
 
 def poisson(rate: float) -> InputSpec:
-    """Return a scalar integer input of random numbers with a Poisson distribution of the mean `rate`."""
+    """Return a scalar integer input with Poisson-distributed random numbers of mean `rate`."""
     _require_finite("poisson", rate=rate)
     if np.ndim(rate) or rate < 0:
         raise Refusal(f"rate of poisson(...) must be one number, zero or more, not {rate!r}")
@@ -120,9 +120,9 @@ class Reference(NamedTuple):
     Attributes:
         value: the function values, of shape (points, outputs).
         derivative: the Jacobians, of shape (points, outputs, inputs), or the Hessians.
-        value_terms: the sum of the absolute values of the terms of an output, as an array of shape (points,).
-            With several outputs, it contains the largest sum at each point. An error is relative to the value
-            or this sum, whichever is larger. None means that the terms do not cancel.
+        value_terms: an array of shape (points,), or None if the terms of the outputs do not cancel. At each
+            point, it contains the sum of the absolute values of the terms of an output, or the largest sum
+            of several outputs. An error is relative to the value or this sum, whichever is larger.
         derivative_terms: like `value_terms`, for the entries of the derivative.
     """
 
@@ -184,7 +184,7 @@ class Workload:
 
     @property
     def reduction(self) -> Reduction:
-        """Return the `Reduction` with the name `reduce`, or of the whole Jacobian if it is None."""
+        """Return the `Reduction` with the name `reduce`, or `WHOLE` (the whole Jacobian) if it is None."""
         return TRACE if self.reduce == TRACE.name else REDUCTIONS[self.reduce] if self.reduce else WHOLE
 
     @property
@@ -214,7 +214,7 @@ def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[st
     """Return the input names that `joined`, such as "params+x", selects among `leaves`.
 
     The name of a pytree selects all its leaves. Raise `Refusal` if a name is unknown or a leaf is selected
-    twice. The messages contain the case field `field_name`, and `what`, the kind of name.
+    twice. The error messages contain `field_name`, a field of the case, or `what`, the kind of name.
     """
     selected: list[str] = []
     for name in joined.split("+"):
@@ -227,7 +227,10 @@ def select_leaves(field_name: str, what: str, joined: str, leaves: Collection[st
 
 
 def import_named(what: str, name: str, path: str, valid_names: Iterable[str]) -> types.ModuleType:
-    """Import and return a module. Raise `Refusal` such as "workload 'rbf' cannot be imported: ..."."""
+    """Import and return the module `path`. Raise `Refusal` if this fails.
+
+    The error message contains `name` and its kind, `what`. For an unknown name, it lists `valid_names`.
+    """
     try:
         return importlib.import_module(path)
     except Refusal as error:
@@ -308,7 +311,7 @@ def _call_and_join(function: Callable[..., Any], name: str, axes: int, /, *input
 
 
 def join_blocks(case: Case, workload: Workload, result: Any) -> Any:
-    """Return a handwritten derivative, an array or a pytree of blocks, as one array."""
+    """Return a handwritten derivative (an array or a pytree of blocks) as one array."""
     if hasattr(result, "dtype"):  # a class of the user's pytree may have a field `shape`
         return result
     sizes = [math.prod(workload.inputs[name].shape) for name in workload.names]
@@ -397,7 +400,7 @@ def clear_cache() -> None:
 
 
 def fingerprint(value: Any, enclosing: tuple[Any, ...] = ()) -> Hashable:
-    """Return a hashable cache key of a value, equal for functions with equal code and captured values."""
+    """Return a hashable cache key. Functions with equal code and equal captured values have equal keys."""
     import jax  # here, because commands that only name workloads do not need JAX
 
     for depth, outer in enumerate(enclosing):

@@ -92,10 +92,11 @@ class ChildProcess:
         return list(self._stderr)
 
     def explain_exit(self, status: int) -> tuple[str, str, str]:
-        """Return a reason, a phrase and the last line of standard error, which explain why a process ended.
+        """Return (reason, phrase, line), which explain why the process ended.
 
-        The reason is "out_of_memory" or "killed". The phrase is, for example, "ended with status 1". The line
-        is "" if none explains the exit. `status` is the exit status, which is -N or 128 + N after signal N.
+        `reason` is "out_of_memory" or "killed". `phrase` is a text such as "ended with status 1". `line` is
+        the last informative line of standard error, or "". `status` is the exit status, which is -N or 128 +
+        N after signal N.
         """
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         last_line = last_informative_line(self.stderr_lines())
@@ -107,10 +108,10 @@ class ChildProcess:
         return reason, phrase, last_line
 
     def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
-        """End the process with SIGTERM, and kill its process group with SIGKILL after `end_seconds`.
+        """End the process with SIGTERM, and then kill its process group with SIGKILL.
 
-        If `exit_seconds` is not 0, first close standard input, and wait for this time at most until the
-        process exits.
+        SIGKILL follows when the process has ended, at the latest after `end_seconds`. If `exit_seconds` is
+        not 0, close standard input first, and give the process up to `exit_seconds` to exit before SIGTERM.
         """
         process = self._process
         if exit_seconds:
@@ -176,7 +177,7 @@ def _count_oom_kills() -> int:
 
 
 def last_informative_line(stderr_lines: Sequence[str]) -> str:
-    """Return the last of the lines of standard error that may explain an exit, or "" if none does.
+    """Return the last line of standard error that may explain an exit, or "" if there is none.
 
     Paths and secrets are removed from the line.
     """
@@ -188,9 +189,9 @@ def last_informative_line(stderr_lines: Sequence[str]) -> str:
 
 
 def explain_failure(stderr_lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return a reason and its explanation for a failed step of a Slurm job, or None if they are unknown.
+    """Return (reason, explanation) for a failed step of a Slurm job, or None if the reason is unknown.
 
-    They follow from the standard error of the step. The reason is a key of `scaling.core.record.REASONS`.
+    The function searches the standard error of the step. `reason` is a key of `scaling.core.record.REASONS`.
     """
     slurm_messages = [line for line in reversed(stderr_lines) if line.startswith(_SLURM_PREFIXES)]
     causes = (

@@ -68,7 +68,7 @@ def claim_cores(
 
 
 def _describe_wait(cores: list[int], node: str) -> str:
-    """Return a message which says that this process waits for `cores`, and which processes claim them."""
+    """Return a message that this process waits for `cores`, with the IDs of the processes that hold them."""
     holder_pids = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
@@ -84,10 +84,10 @@ def _describe_wait(cores: list[int], node: str) -> str:
 def _try_claim(
     usable: list[int], count: int, owner: str, node: str, claims: contextlib.ExitStack
 ) -> list[int] | None:
-    """Claim up to `count` of the `usable` cores. Return the claimed cores, or None if too few are free.
+    """Claim `count` of the `usable` cores, and return them, or return None if too few are free.
 
-    Cores that other processes of the same `owner` on the same `node` have claimed are shared. The claims end
-    when the stack `claims` is closed.
+    If fewer than `count` cores are usable, claim all of them. Processes with the same `owner` and `node`
+    share their cores. The claims end when the stack `claims` is closed.
     """
     # Several node names can refer to this host. Nodes of an owner share cores only if too few are free.
     count = min(count, len(usable))

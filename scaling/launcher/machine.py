@@ -77,9 +77,10 @@ class Machine:
     def check_device_counts(
         self, devices: Iterable[int], processes: int | str | None, oversubscribe: bool
     ) -> None:
-        """Raise `Refusal` if this machine cannot run cases on each of the numbers of devices `devices`.
+        """Raise `Refusal` if this machine cannot run cases with each of the device counts `devices`.
 
-        `oversubscribe` permits more devices than cores on the CPUs of this host.
+        `processes` has the same meaning as in `shape`. `oversubscribe` permits more devices than cores on the
+        CPUs of this host.
         """
         shapes = [self.shape(count, processes) for count in sorted(set(devices))]
         largest = shapes[-1].devices
@@ -103,10 +104,10 @@ class Machine:
 
 
 def local_machine() -> Machine:
-    """Return a `Machine` with the default JAX devices of this host. On a CPU, a device is a usable core.
+    """Return a `Machine` that describes the default JAX devices of this host.
 
-    Raise `Refusal` if JAX cannot start on the platform in JAX_PLATFORMS, or if a plugin for an accelerator is
-    installed and JAX cannot start.
+    On a CPU, a device is a usable core. Raise `Refusal` if JAX cannot start on the platform in JAX_PLATFORMS.
+    If JAX_PLATFORMS is not set, but an accelerator plugin is installed, raise `Refusal` if JAX cannot start.
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     platform, may_have_accelerator = _PLATFORM_NAMES.get(requested, requested), requested != "cpu"

@@ -44,9 +44,9 @@ class PreflightResult:
 
     @property
     def environment_key(self) -> tuple:
-        """Return the hash of the workload's source code, and the versions of the packages of a peer.
+        """Return (hash of the workload's source code, package versions of the peer).
 
-        Cases with equal keys run in equal environments.
+        A peer is an AD library other than JAX. Cases with equal keys run in equal environments.
         """
         return self.workload_digest, self.engine
 
@@ -124,12 +124,12 @@ def make_schedule(
     queued: Collection[tuple[str, int]] = (),
     retry: bool = False,
 ) -> Schedule:
-    """Return the schedule of a study, with the cases to execute in random order within each replicate.
+    """Return the `Schedule` of a study, with the cases of each replicate in random order.
 
-    `results` are the preflight results of all cases, and `records` the records so far. `baseline` contains
-    the records of the other program of a comparison, or is None. `queued` contains the `replicate_key` of
-    each case that another submission will run. If `retry` is true, failed cases without remaining attempts
-    run once more.
+    `results` are the preflight results of all cases, and `records` the records so far. In a comparison of two
+    programs, `baseline` contains the records of the other program, otherwise it is None. `queued` contains
+    the `replicate_key` of each case that another submission will run. If `retry` is true, failed cases run
+    once more, even without remaining attempts.
     """
     keys = {preflight.environment_key for preflight in results}
     environments = {key: planned_environment(machine, settings, key) for key in keys}
@@ -195,8 +195,9 @@ def build_history(
     """Return the `History` of a study, which summarizes the attempts at each case in `records`.
 
     Records from environments that are not in `environments` are ignored. In a comparison, `baseline` contains
-    the records of the other program. A record is a result only if `baseline` has a record of the same case,
-    replicate and `block` that did not fail. Records with the same `block` were sampled in turns.
+    the records of the other program. Then a record counts as a result only if `baseline` has a matching
+    record that did not fail. Two records match if they have the same case, replicate and `block`. The `block`
+    identifies the group of cases that were sampled in turns.
     """
     matching = [(i, record) for record in records for i in find_identities(record, environments)]
     # A set counts an attempt once, even if the user has copied a file of records.
@@ -214,10 +215,10 @@ def build_history(
 
 
 def find_identities(record: Record, environments: Environments) -> list[Identity]:
-    """Return the `Identity` of a record in each planned environment that agrees with its environment.
+    """Return an `Identity` of a record for each planned environment that matches the record's environment.
 
-    Two environments agree if they have the same digest, or equal values of all fields that are known before
-    the run.
+    A planned environment matches if it has the same digest. If some of its fields are unknown before the run,
+    it also matches if all known fields are equal.
     """
     actual, identities = record.environment, list[Identity]()
     for planned in environments.values():

@@ -81,10 +81,11 @@ def run_schedule(
 ) -> None:
     """Run all cases of a schedule in worker processes, and write a record of each case.
 
-    `lock` is the file descriptor of the lock of the results folder. `baseline` is the program to compare with
-    and its results folder, or None. With a baseline, each case runs in both programs, their samples
-    alternate, and each program has its own record. `listener` receives the event "waiting" if a worker waits
-    for CPU cores, and the events "begin" and "end" of each case, except for the baseline.
+    `lock` is the file descriptor that holds the lock on the results folder `folder`. `baseline` is another
+    program to compare with and its results folder, or None. With a baseline, each case runs in both programs
+    in alternation, and each program has its own record. `listener` receives the event "waiting" if a worker
+    waits for CPU cores. It also receives the events "begin" and "end" of each case in this program, but not
+    in the baseline.
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]
@@ -103,10 +104,10 @@ def run_schedule(
 
 
 def _expected_environments(environments: Environments, variant: Variant) -> dict[tuple, Environment]:
-    """Return the environments to record for `variant` until its workers report the actual environments.
+    """Return the environments to record for `variant` before its workers report the actual environments.
 
-    `environments` are the environments of this program. For another program, fields that may differ are None,
-    and the name of the program replaces the digests.
+    `environments` are the planned environments of this program. If `variant` is another program, the fields
+    that may differ are None, and the name of `variant` replaces the digests.
     """
     if variant.name in (Variant.name, "self"):
         return dict(environments)
@@ -159,7 +160,7 @@ class _Run:
             raise AllocationLost(str(error)) from None
 
     def _group_by_problem(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Return groups of at most eight cases that compute the same derivative, once for each variant."""
+        """Return groups of up to eight cases with the same derivative, each case once per variant."""
         variants, size = range(len(self.results)), _MAX_INTERLEAVED
         return [
             [

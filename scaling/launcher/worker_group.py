@@ -249,9 +249,10 @@ def open_worker_group(
 
 
 def _worker_variables(platform: str, variant: Variant, is_remote: bool) -> dict[str, str]:
-    """Return the environment variables of a worker, or of srun or ssh if `is_remote` is true.
+    """Return the environment variables for a worker.
 
-    srun would use the options of an enclosing Slurm job, so that they are left out.
+    If `is_remote` is true, they are for srun or ssh, which start the worker. The options of an enclosing
+    Slurm job are then left out, because srun would use them.
     """
     # GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
     tunables = environment.variables(platform)["GLIBC_TUNABLES"]

@@ -33,10 +33,10 @@ def compile_largest(
     describe_shortage: DescribeShortage,
     known_blocks: Mapping[str, Any] | None,
 ) -> CompiledCase:
-    """Compile a case that computes as many points and seeds at a time as fit into memory.
+    """Compile a case with the largest block sizes (points and seeds at a time) that fit into memory.
 
     `compile_blocks` compiles a case whose block sizes are set. `describe_shortage` returns an error message
-    if memory is too small, otherwise None. `known_blocks`, the field `blocks` of an earlier record, is tried
+    if a case does not fit, otherwise None. `known_blocks`, the field `blocks` of an earlier record, is tried
     first. Raise `TooLarge` if no block sizes fit.
     """
     tried: dict[BlockSizes, CompiledCase | TooLarge] = {}
@@ -70,7 +70,7 @@ def _try_to_compile(
     compile_blocks: Callable[[Derivative], CompiledCase],
     describe_shortage: DescribeShortage,
 ) -> CompiledCase | TooLarge:
-    """Compile a case with the given block sizes. If it does not fit, return (not raise) `TooLarge`."""
+    """Return the case compiled with `blocks`, or return (not raise) `TooLarge` if it does not fit."""
     storage = HOST if blocks.storage == HOST else None
     case = dataclasses.replace(derivative.case, **vars(blocks) | {"storage": storage})
     divided = dataclasses.replace(derivative, case=case)
@@ -84,10 +84,10 @@ def _try_to_compile(
 
 
 def _list_candidates(derivative: Derivative) -> Iterator[BlockSizes]:
-    """Yield the block sizes to try, the largest first.
+    """Yield the block sizes to try, first with storage on the device, then with storage on the host.
 
-    The first ones store the arrays on the device. The same sizes with storage on the host follow, if the case
-    allows it.
+    A storage that the case does not allow is omitted. For each storage, the blocks with the most (point,
+    seed) pairs come first. Blocks with only some seeds of a single point come last.
     """
     case, sums_points = derivative.case, derivative.workload.reduction.sums_points
     can_divide_points = case.batch == "vmap" or sums_points
@@ -112,7 +112,7 @@ def _list_candidates(derivative: Derivative) -> Iterator[BlockSizes]:
 
 
 def _enlarge(blocks: BlockSizes) -> BlockSizes:
-    """Return block sizes with 1.5 times as many seeds or, if a block has all seeds, points."""
+    """Return block sizes with 1.5 times as many seeds, or points if all seeds are computed at a time."""
     divided_axis = "block" if blocks.chunk is None else "chunk"
     block_size = getattr(blocks, divided_axis)
     return dataclasses.replace(blocks, **{divided_axis: block_size and block_size * 3 // 2})

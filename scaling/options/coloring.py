@@ -179,10 +179,10 @@ def color_pattern(pattern: Pattern, compress: str) -> Coloring:
 
 
 def _divide_nonzeros(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield several ways to divide the nonzeros into those read from rows and those read from columns.
+    """Yield ways to divide the nonzeros between compressed rows and columns: pairs (min_colors, by_row).
 
-    Each way is a pair (min_colors, by_row). `min_colors` is a lower bound on its number of colors. The
-    boolean array `by_row` is true for each nonzero that is read from a compressed row.
+    The boolean array `by_row` is true for each nonzero that is read from a compressed row. The other nonzeros
+    are read from compressed columns. `min_colors` is a lower bound on the number of colors.
     """
     for lines, is_row in ((pattern.rows, True), (pattern.cols, False)):
         nonzeros_in_line = np.bincount(lines)[lines]  # of the row or column that contains each nonzero

@@ -18,9 +18,9 @@ jax.monitoring.register_event_listener(
 def compile_with_cache(state: str, compile_once: Callable[[], Stages]) -> Stages:
     """Compile a program with JAX's persistent compilation cache, and return its `Stages`.
 
-    The cache is a new temporary folder. If `state` is "cold", it is empty. If `state` is "warm", the program
-    is compiled before, so that JAX finds it there. Raise `CaseEnded` if JAX does not use the cache in this
-    way.
+    `compile_once` compiles the program. The cache is a new temporary folder. If `state` is "cold", the cache
+    is empty. If `state` is "warm", an additional compilation fills the cache first. Raise `CaseEnded` if a
+    cold compilation reads from the cache, or if a warm compilation does not.
     """
     _cache_hits.clear()
     with tempfile.TemporaryDirectory() as cache_folder:

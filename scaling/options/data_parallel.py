@@ -49,18 +49,19 @@ def sum_derivative(
 ) -> Any:
     """Return the gradient of a loss that is summed over points, or the loss itself if mode=value.
 
-    With split=data, the loss of all devices is summed, otherwise that of the points of this device
-    (`points`). The gradient is a tuple with one item for each `LinearMapPart`: an array of shape (seeds,) in
-    forward mode, and one array for each input of the part in reverse mode.
+    With split=data, the sum includes the points of all devices, otherwise only the points of this device
+    (`points`). The gradient is a tuple with one item for each `LinearMapPart`. In forward mode, an item is an
+    array of shape (seeds,). In reverse mode, it contains one array for each input of the part.
     """
     case = derivative.case
     count = ceil_div(case.points, case.mesh_shape[0])
     has_padding = count * case.mesh_shape[0] != case.points
 
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
-        """Return the sum of `transform(loss)` over all blocks of points, with split=data on all devices.
+        """Return the sum of `transform(loss)` over all blocks of points of this device.
 
-        The function `loss` returns the loss of one block. `transform(loss)` is this loss or its gradient.
+        `loss` is a function that returns the loss of one block. `transform(loss)` is this loss or its
+        gradient. With split=data, the result is also summed over all devices.
         """
 
         def sum_of_block(rows: Any) -> Any:
@@ -102,10 +103,11 @@ def _gradient_in_pieces(
     shared: NamedArrays,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient of the summed loss, computed in pieces (overlap=true).
+    """Return the gradient of the summed loss for the inputs of `part`, computed in pieces (overlap=true).
 
-    A piece is the gradient with respect to a range of elements of an input. While one piece is summed over
-    the devices, the next one can be computed.
+    A piece is the gradient with respect to a range of elements of an input. The devices can compute the next
+    piece while one piece is summed over the devices. `sum_over_points(transform)` returns the sum of
+    `transform(loss)` over the points.
     """
 
     def differentiate_piece(name: str, pieces: list[Any], index: int, loss: Loss) -> Any:
@@ -129,10 +131,11 @@ def _gradient_in_pieces(
 
 
 def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Sum `x`, of shape (point devices, seed devices, ...), over the point devices.
+    """Return the sum of `x` over the point devices. With split=data, return all copies of the sum.
 
-    The values of the first seed device are complete. The result has the shape (1, ...). With split=data, each
-    device already has the sum, and the result contains all copies, in the shape (point devices, ...).
+    `x` has the shape (point devices, seed devices, ...). The first seed device has the complete values. With
+    split=data, each point device already has the sum, and the result has the shape (point devices, ...).
+    Otherwise, the result has the shape (1, ...).
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -156,9 +159,10 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Return a comparison of a gradient or loss that is summed over points with its expected value.
+    """Return a `PointsComparison` between a gradient or loss, summed over points, and its expected value.
 
-    `result` has the shape (copies, 1, inputs), with a copy for each device if split=data, otherwise one copy.
+    `result` has the shape (copies, 1, inputs). With split=data, there is a copy for each device, otherwise
+    one.
     """
     rounding, points = spec.rounding, spec.case.points
     term_rounding = dataclasses.replace(rounding, added=rounding.added // points)
@@ -189,7 +193,7 @@ def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 
 
 def _step_bound_of_sum(spec: ReferenceSpec, index: int) -> np.ndarray:
-    """Return an upper bound on the error of the forward difference in input element number `index`."""
+    """Return an upper bound on the error of the summed forward difference for input element `index`."""
     ranges, terms = references.point_ranges(spec), spec.rounding.longest_sum
     return np.asarray(sum(input_bounds(spec, *each, terms, index)[:, 0].sum() for each in ranges))
 
@@ -197,10 +201,10 @@ def _step_bound_of_sum(spec: ReferenceSpec, index: int) -> np.ndarray:
 def _terms_of_sum(
     spec: ReferenceSpec, rounding: Rounding, start: int, stop: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the terms whose sum is the expected result, and the scales of their errors.
+    """Return the expected gradient of the loss at each point in [start, stop), and its error scale.
 
-    A term is the expected gradient of the loss at one point or, with mode=value, the expected loss. Both
-    arrays have the shape (points, inputs), for the points [start, stop).
+    With mode=value, return the expected loss instead of its gradient. The expected result is the sum over all
+    points. Both arrays have the shape (points, inputs), or (points, 1) with mode=value.
     """
     if spec.case.ad_mode.is_value:
         value, scale = references.reference_values(spec, start, stop)

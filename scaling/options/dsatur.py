@@ -28,7 +28,7 @@ def color_columns(rows: np.ndarray, cols: np.ndarray, inputs: int, max_colors: i
 def _insert(links, node, head):
     """Insert `node` after `head` in a doubly linked list.
 
-    `links` contains the next and the previous nodes.
+    `links` contains two arrays: the next and the previous node of each node.
     """
     following, preceding = links
     following[node], preceding[node] = following[head], head
@@ -37,9 +37,10 @@ def _insert(links, node, head):
 
 @numba.njit(cache=True)
 def _make_lists(order, n, max_colors):
-    """Return doubly linked lists of the columns, one list for each saturation k, from node n + k.
+    """Return doubly linked lists of columns, one list for each saturation k = 0, ..., max_colors.
 
-    Initially, all columns of `order` are in list 0, because no column has a color.
+    Node n + k is the head of list k, where n is the number of columns. Initially, list 0 contains all columns
+    of `order`, and the other lists are empty.
     """
     links = np.arange(n + max_colors + 1), np.arange(n + max_colors + 1)
     for column in order[::-1]:

@@ -41,9 +41,9 @@ def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int
 
 
 def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return R^T R, of shape (inputs, inputs), where R contains some rows of the Jacobian J.
+    """Return R^T R, of shape (inputs, inputs), where R contains the rows `seeds` of the Jacobian J.
 
-    `row(k)` returns row k of J as a tuple with one array for each input. `seeds` are the indices of the rows.
+    `row(k)` returns row k of J as a tuple with one array for each input.
     """
 
     def multiply(indices: Any) -> Any:
@@ -54,7 +54,7 @@ def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
 
 def reference_gram(J: Jacobians, rounding: Rounding) -> ReferenceTerms:
-    """Return the `ReferenceTerms` of J^T J."""
+    """Return J^T J, its influence and its magnitude (see `Rounding.scale`), as `ReferenceTerms`."""
     values, magnitude, columns = J.values, abs(J.values), J.by_input(abs(J.values))
     largest = rounding.largest_by_leaf(J.size).max(axis=1)
     crossed = largest[:, :, None] * columns[:, None, :]

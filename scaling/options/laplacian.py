@@ -46,14 +46,15 @@ class LaplacianValue(NamedTuple):
 
 
 def _sum_over_directions(quadratic_form: LinearMap) -> LinearMap:
-    """Return the function V -> sum of `quadratic_form(v)` over the directions v in V."""
+    """Return a function that sums `quadratic_form(v)` over the directions v in its argument."""
     return lambda V: jax.vmap(quadratic_form)(V).sum()
 
 
 def sum_quadratic_forms(mode: Mode, f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function V -> sum of v^T H v over the directions v in V. H is the Hessian of f at x.
+    """Return a function that sums v^T H v over directions v, computed with the AD mode `mode`.
 
-    V is a tuple of arrays with a leading axis of directions. A direction v is a tuple with one slice of each.
+    H is the Hessian of f at x. The argument of the function is a tuple of arrays with a leading axis of
+    directions. A direction v is a tuple with one slice of each array.
     """
     if mode.quadratic_sum is not None:
         return mode.quadratic_sum(f, x)
@@ -63,18 +64,20 @@ def sum_quadratic_forms(mode: Mode, f: Callable[..., Any], x: tuple[Any, ...]) -
 
 
 def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function V -> sum of v^T H v over the directions v in V, computed by JVPs of JVPs.
+    """Return a function that sums v^T H v over directions v, computed by JVPs of JVPs.
 
-    H is the Hessian of f at x. V is a tuple of arrays with a leading axis of directions.
+    H is the Hessian of f at x. The argument of the function is a tuple of arrays with a leading axis of
+    directions.
     """
     return _sum_over_directions(lambda v: jvp_map(lambda *z: jvp_map(f, z)(v), x)(v))
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function V -> sum of v^T H v over the directions v in V, by `jax.experimental.jet`.
+    """Return a function that sums v^T H v over directions v, computed by `jax.experimental.jet`.
 
-    H is the Hessian of f at x. V is a tuple of arrays with a leading axis of directions. Custom derivative
-    rules of f are ignored. The function raises `NotOffered` if `jet` cannot differentiate an operation of f.
+    H is the Hessian of f at x. The argument of the function is a tuple of arrays with a leading axis of
+    directions. The function ignores custom derivative rules of f. It raises `NotOffered` if `jet` cannot
+    differentiate an operation of f.
     """
     # The library fails for most functions with custom derivatives, and for a call whose operands are batched
     # by `jax.vmap` but do not depend on the direction. Therefore all calls are inlined.
@@ -102,9 +105,10 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function V -> sum of v^T H v over the directions v in V, by a forward Laplacian.
+    """Return a function that sums v^T H v over directions v, computed by a forward Laplacian.
 
-    H is the Hessian of f at x. V is a tuple of arrays with a leading axis of directions.
+    H is the Hessian of f at x. The argument of the function is a tuple of arrays with a leading axis of
+    directions.
     """
     closed_jaxpr = jax.make_jaxpr(f)(*x)
 
@@ -117,9 +121,10 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _apply_to_laplacian_values(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Evaluate a jaxpr equation whose operands may be `LaplacianValue`, and return a list of its results.
+    """Return a list of the results of a jaxpr equation whose operands may be `LaplacianValue`.
 
-    If an operand is a `LaplacianValue`, so is each float or complex result. All other results are arrays.
+    If any operand is a `LaplacianValue`, each float or complex result is a `LaplacianValue`. All other
+    results are arrays.
     """
     positions = [k for k, operand in enumerate(operands) if isinstance(operand, LaplacianValue)]
     arguments = list({id(operands[k]): operands[k] for k in positions}.values())
@@ -149,9 +154,10 @@ def _propagate_elementwise(g: Callable[[Any], Any], x: LaplacianValue) -> Laplac
 def _propagate(
     g: Callable[..., list[Any]], inputs: Sequence[LaplacianValue], is_inexact: Sequence[bool]
 ) -> list[Any]:
-    """Return the results of the function g at `inputs`, with their derivatives by the chain rule.
+    """Apply the function g to `LaplacianValue` inputs, and return a list of its results.
 
-    Result k is a `LaplacianValue` if `is_inexact[k]` is true, otherwise an array.
+    The chain rule yields the derivatives. Result k is a `LaplacianValue` if `is_inexact[k]` is true,
+    otherwise an array.
     """
     values, tangents, seconds = (tuple(fields) for fields in zip(*inputs, strict=True))
     inexact_results = lambda *z: list(itertools.compress(g(*z), is_inexact))  # noqa: E731
@@ -168,6 +174,6 @@ def _propagate(
 
 
 def reference_trace(H: Jacobians) -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the trace of the Hessian H."""
+    """Return the trace of the Hessian H, its influence and its magnitude (see `Rounding.scale`)."""
     trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (H.values, abs(H.values)))
     return trace, H.size.max(axis=2).sum(axis=1)[:, None, None], magnitude

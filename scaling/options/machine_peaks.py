@@ -31,7 +31,7 @@ _ACCELERATOR_SIZES = _CPU_SIZES | {
 
 
 def enables_peaks(study: Mapping[str, Any]) -> bool:
-    """Return whether a study, or one of its parts, asks for benchmarks of peak rates (`ceilings: true`)."""
+    """Return whether a study, or one of its parts, requests benchmarks of peak rates (`ceilings: true`)."""
     return bool(study.get("ceilings")) or any(map(enables_peaks, (study.get("parts") or {}).values()))
 
 
@@ -70,11 +70,12 @@ def peak_dtype_and_precision(target: str, case: Case) -> tuple[str, str]:
 
 
 def peak_work(case: Case) -> int:
-    """Return the work of one call of a benchmark on each device. Its target determines the unit.
+    """Return the work per device in one call of a benchmark. The target determines the unit.
 
-    "copy", "transpose", "all_reduce"            bytes
-    "matmul", "arithmetic"                       floating-point operations
-    "transcendental", "division", "reduction"    exponentials, divisions, summed elements
+    "copy", "transpose", "all_reduce"    bytes
+    "matmul", "arithmetic"               floating-point operations
+    "transcendental", "division"         exponentials, or divisions
+    "reduction"                          summed elements
     """
     points, k, terms = case.points // case.devices, case.sizes["k"], case.sizes["terms"]
     row_bytes = k * _BYTES_OF_DTYPE[case.dtype]

@@ -22,8 +22,8 @@ def wrap_in_pmap(
 ) -> tuple[Callable[..., Any], NamedArrays]:
     """Return a function that runs `on_device` on all devices with `jax.pmap`, and its abstract arguments.
 
-    `arguments` contains the shapes on one device. The abstract arguments, by name, have a leading axis of
-    devices.
+    `arguments` maps the name of each argument to its shape and dtype on one device. The abstract arguments
+    have the same names and an additional leading axis of devices.
     """
 
     def on_axis(*arrays: Any) -> Any:

@@ -56,7 +56,7 @@ def _is_spec(node: Any) -> bool:
 
 
 def _flatten_group(workload: str, group: str, inputs: Any) -> dict[str, InputSpec]:
-    """Return {leaf name: `InputSpec`} for the inputs of a workload in its field "points" or "shared"."""
+    """Return {leaf name: `InputSpec`} for the inputs in the field `group` ("points" or "shared")."""
     if not isinstance(inputs, Mapping):
         raise Refusal(
             f"{group} of {workload!r} must be a mapping from input names, "
@@ -96,8 +96,9 @@ def describe(value: Any) -> str:
 def concatenate_leaves(result: Any, function_name: str, leading: int) -> Any:
     """Return the result of a function, an array or a pytree of arrays, as one array.
 
-    If there are several leaves, all axes after the first `leading` axes are flattened. Raise `Refusal` if a
-    leaf is not an array of real numbers, or if the leading axes differ. The message contains `function_name`.
+    Several leaves are concatenated. Their axes after the first `leading` axes are flattened. Raise `Refusal`
+    if a leaf is not an array of real numbers, or if the leading axes differ. The message contains
+    `function_name`.
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(result)
     for path, leaf in paths or [((), result)]:  # an empty pytree is refused as a leaf
@@ -125,9 +126,10 @@ def concatenate_leaves(result: Any, function_name: str, leading: int) -> Any:
 def concatenate_blocks(result: Any, function_name: str, input_sizes: Sequence[int]) -> Any:
     """Return the blocks of a derivative, such as the pytree that `jax.jacrev` returns, as one array.
 
-    The blocks are arrays of NumPy or of JAX with a leading axis of points. The result has the shape (points,
-    outputs, inputs). `input_sizes` are the numbers of elements of the input leaves. Raise `Refusal` if the
-    shapes of the blocks are inconsistent. The message contains `function_name`.
+    The blocks are NumPy or JAX arrays with a leading axis of points. Several blocks are concatenated to an
+    array of shape (points, outputs, inputs). A single block is returned unchanged. `input_sizes` contains the
+    number of elements of each input leaf. Raise `Refusal`, with `function_name` in the message, if the shapes
+    of the blocks are inconsistent.
     """
     leaves = [block for block in jax.tree.leaves(result) if np.size(block)]
     if len(leaves) == 1:

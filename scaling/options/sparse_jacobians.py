@@ -32,11 +32,11 @@ class NonzeroIndices:
 
 
 def compute_nonzero_indices(derivative: Derivative) -> NonzeroIndices:
-    """Return where each device finds the nonzeros in the compressed columns or rows that it computes.
+    """Return the indices of the nonzeros in the compressed columns or rows that each device computes.
 
-    A compressed column is the sum of all columns with one color, and contains each of their nonzeros
-    separately. The place of a nonzero is its index in the flattened slices of a device. The places are padded
-    with zeros, because all devices need arrays of the same length.
+    A compressed column is the sum of all columns with one color. It contains each nonzero of these columns
+    separately. An index refers to the flattened compressed columns or rows of a device. The index arrays are
+    padded with zeros to the same length for all devices.
     """
     coloring, devices = derivative.coloring, derivative.case.mesh_shape[1]
     pattern, indices = coloring.pattern, NonzeroIndices({}, [])
@@ -97,7 +97,7 @@ def gather_nonzeros(
 
 
 class CommonNonzeros(NamedTuple):
-    """Where the nonzeros of the sparsity pattern of a result are in the pattern of its reference."""
+    """The positions of the nonzeros of a result in the sparsity pattern of its reference."""
 
     is_common: np.ndarray  # for each nonzero of the result, whether the pattern of the reference contains it
     positions: np.ndarray  # its index in the pattern of the reference; arbitrary where `is_common` is false
@@ -138,8 +138,9 @@ def match_patterns(
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
     """Return the `Pattern` of a matrix of shape (outputs, inputs) with nonzeros at (rows, cols).
 
-    Raise `Refusal` unless `rows` and `cols` are integer vectors of equal length that contain valid positions,
-    each once, sorted by row and then by column.
+    Raise `Refusal` if `rows` and `cols` are empty, or are not integer vectors of equal length. Also raise it
+    if a position is outside the matrix or repeated, or if the positions are not sorted by row and then by
+    column.
     """
     rows, cols = np.asarray(rows), np.asarray(cols)
     pattern, is_integer = Pattern(rows, cols, outputs, inputs), {rows.dtype.kind, cols.dtype.kind} <= {*"iu"}
@@ -156,7 +157,7 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 
 def common_nonzeros(pattern: Pattern, reference: Pattern) -> CommonNonzeros:
-    """Return where the nonzeros of `pattern` are in the sparsity pattern `reference`."""
+    """Return the positions of the nonzeros of `pattern` in the sparsity pattern `reference`."""
     indices, reference_indices = _flat_indices(pattern), _flat_indices(reference)
     positions = np.minimum(np.searchsorted(reference_indices, indices), len(reference_indices) - 1)
     is_common = reference_indices[positions] == indices
@@ -192,5 +193,5 @@ class SparseJacobians(Jacobians):
 
 
 def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
-    """Sum the columns of `values` with equal `index`. The result has a column for each of `count` indices."""
+    """Sum the columns k of `values` with equal `index[k]`, and return an array with `count` columns."""
     return np.stack([np.bincount(index, weights=entries, minlength=count) for entries in values])

@@ -84,10 +84,10 @@ def _rows(batch: Batch) -> list[np.ndarray]:
 
 
 def _unit_seeds(like: np.ndarray, points: int) -> Iterator[np.ndarray]:
-    """Yield a seed (tangent or cotangent) for each element of a point: 1 at this element, 0 elsewhere.
+    """Yield one seed (tangent or cotangent) for each element of a point.
 
-    A seed has the shape and dtype of `like`, which contains `points` points of equal size. It is 1 at the
-    same element of every point. The next seed overwrites the array.
+    A seed has the shape and dtype of `like`, which contains `points` points of equal size. The seed is 1 at
+    the same element of every point, and 0 elsewhere. The next seed overwrites the array.
     """
     seed = np.zeros(like.shape, like.dtype)
     seed_by_point = seed.reshape(points, -1)

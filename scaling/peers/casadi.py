@@ -103,10 +103,10 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
 def _trace(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], Any]:
-    """Evaluate the function of a case with symbols. Return the symbols by input name, and the outputs.
+    """Return the symbolic inputs of a case by name, and the symbolic outputs of its function.
 
-    The symbols of an input are a column vector, in row-major order, and so are the outputs. The vectors
-    contain a single point or, if batch=whole, all points.
+    Each input, and the outputs, are a column vector of symbols in row-major order. The vectors contain a
+    single point or, with batch=whole, all points.
     """
     import casadi as ca
 
@@ -124,9 +124,9 @@ def _trace(
 def _build_graph(
     case: Case, workload: Any, sizes: Any, symbols: dict[str, Any], y: Any
 ) -> tuple[Any, int | None]:
-    """Return the CasADi function that computes a case, and its number of sweeps, which is None for a value.
+    """Return the CasADi function that computes a case, and its number of sweeps (None if mode=value).
 
-    `symbols` are the symbolic inputs by name, and `y` are the symbolic outputs. A sweep is one forward or
+    `symbols` contains the symbolic inputs by name, and `y` the symbolic outputs. A sweep is one forward or
     reverse differentiation of the graph.
     """
     import casadi as ca
@@ -151,7 +151,8 @@ def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) 
     """Return the transposed derivative of `y` with respect to `x`, and the number of sweeps.
 
     The transposed derivative is a CasADi matrix. If the workload has a reduction, the derivative is summed
-    over the outputs of each point. `ca` is the module casadi.
+    over the outputs of each point. A sweep is one forward or reverse differentiation. `ca` is the module
+    casadi.
     """
     ad_weight, y = _WEIGHTS[case.mode], ca.sum1(y) if case.ad_mode.single_seed else y
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": ad_weight, "ad_weight_sp": ad_weight}})

@@ -48,23 +48,23 @@ class Batch:
 
     @property
     def points_per_cotangent(self) -> int:
-        """Return the number of points whose rows one VJP computes: all, or only one with batch=whole.
+        """Return the number of points for which one VJP computes a row: all, or one with batch=whole.
 
         The cotangent of the VJP contains a unit vector for each of these points.
         """
         return 1 if self.case.batch == "whole" else self.case.points
 
     def points_per_tangent(self, index: int) -> int:
-        """Return the number of points whose columns one JVP with respect to the input `x[index]` computes.
+        """Return the number of points for which one JVP with respect to `x[index]` computes a column.
 
-        The number is 1 if they share the input or the function sums over them. The tangent of the JVP
-        contains a unit vector for each of these points.
+        The number is 1 if all points share this input, or if the function sums over the points. Otherwise, it
+        is the number of all points. The tangent of the JVP contains a unit vector for each of these points.
         """
         is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def collect(self, by_input: Iterable[Any]) -> numpy.ndarray:
-        """Return the columns or rows, one array for each input, as one array (points, outputs, inputs)."""
+        """Return the columns or rows of all inputs as one array of shape (points, outputs, inputs)."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             by_input = [numpy.moveaxis(columns, 0, -1) for columns in by_input]
@@ -97,8 +97,8 @@ def make_batch(
 def formula_of(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
     """Return the function of a workload for the array library `np`, such as numpy or torch.
 
-    Its keyword arguments are the inputs of the workload. `log_gamma` is the function log(Gamma(x)) of the
-    library. If it is None, the function of `poisson` omits the term log(c!).
+    The returned function takes the inputs of the workload as keyword arguments. `log_gamma` is the function
+    log(Gamma(x)) of the library. If `log_gamma` is None, the function of `poisson` omits the term log(c!).
     """
     if case.workload == "poisson":
         return partial(_poisson, np, log_gamma)
@@ -106,6 +106,6 @@ def formula_of(case: Case, np: Any, log_gamma: Callable | None = None) -> Callab
 
 
 def _poisson(np, log_gamma, c, lam):
-    """Return log(lam^c exp(-lam) / c!), or without c! if `log_gamma` is None, for a count c and rate lam."""
+    """Return log(lam^c exp(-lam) / c!) for a count c and rate lam. If `log_gamma` is None, omit c!."""
     log_factorial = log_gamma(c + 1.0) if log_gamma else 0.0
     return c * np.log(lam) - lam - log_factorial

@@ -88,7 +88,7 @@ def import_peer(engine: str) -> ModuleType:
 
 @functools.cache
 def package_versions(engine: str) -> dict[str, str | None]:
-    """Return the versions of the packages that a peer needs, by package. None means not installed.
+    """Return {package: version} for the packages that a peer needs. None means not installed.
 
     `engine` is the name or import path of the peer. For a user's peer, the dict also contains a hash of the
     source code of its module. For JAX, the dict is empty.
@@ -107,7 +107,7 @@ def package_versions(engine: str) -> dict[str, str | None]:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return the fields with which a case has no options that only JAX has, such as `mesh`."""
+    """Return field values that turn off the options of a case that only JAX has, such as `mesh`."""
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
     return jax_options | {
         "api": "jit", "split": "points", "overlap": False, "precision": "highest",

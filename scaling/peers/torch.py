@@ -78,7 +78,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 def _compile(
     torch: Any, derivative: Callable[..., Tensors], x: Tensors
 ) -> tuple[Callable[..., Tensors], float]:
-    """Compile a function. Return it with the time in seconds of its first call, whose arguments are `x`."""
+    """Compile a function, call it with the arguments `x`, and return it with the seconds of this call."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
@@ -117,7 +117,8 @@ def _unit_seeds(torch: Any, like: Tensors, parts: list[int]) -> Tensors:
     """Return all seeds (tangents or cotangents), as one tensor for each tensor in `like`.
 
     Tensor i has the shape (seeds, *like[i].shape). `like[i]` consists of `parts[i]` parts of equal size, for
-    example one for each point. A seed is 1 at one position in every part of one tensor, and 0 elsewhere.
+    example one for each point. Each seed belongs to one tensor and one position. It is 1 at this position in
+    every part of the tensor, and 0 elsewhere.
     """
     sizes = [a.numel() // points for a, points in zip(like, parts, strict=True)]
     all_seeds = torch.eye(sum(sizes), dtype=like[0].dtype).split(sizes, dim=1)
@@ -138,7 +139,7 @@ def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Tensors], Tensors],
 
 
 def _columns(torch: Any, batch: Batch, x: Tensors, tangents: Tensors) -> Tensors:
-    """Return a tuple of one tensor, which contains one column of the Jacobian for each tangent.
+    """Return the columns of the Jacobian, one for each tangent, as a tuple of one tensor.
 
     If the workload has reduce="outputs", each column is summed over the outputs of a point.
     """

@@ -28,9 +28,9 @@ def compile_cases(
 ) -> Iterator[tuple[Case, RecordFields | None]]:
     """Compile cases in `size` worker processes, and yield each case with its record fields.
 
-    Cases with equal programs are compiled once. When a compilation begins, its case is yielded with None
-    instead of record fields. `header` describes the hardware to the workers. `seconds` is the timeout of a
-    compilation. Raise `AllocationLost` if a worker does not start.
+    When the compilation of a case begins, the case is also yielded with None. Cases with equal programs are
+    compiled once. `header` describes the hardware to the workers. `seconds` is the timeout of a compilation.
+    Raise `AllocationLost` if a worker does not start.
     """
     remaining_groups = iter(group_by(sorted(cases, key=lambda case: -case.devices), on_one_device).values())
     events: _Events = queue.Queue()
@@ -52,9 +52,9 @@ def _compile_groups(
 ) -> None:
     """Compile groups of cases in a worker process, and put the results into the queue `events`.
 
-    The cases of a group have equal programs. The process is restarted if it dies. `compile_cases` documents
-    the other arguments. If an error ends the work, the exception is put into the queue. The last item is
-    None.
+    The cases of a group have equal programs. The results are the items that `compile_cases` yields. A worker
+    process that dies is restarted. If an error ends the work, the exception is put into the queue. The last
+    item is None.
     """
     variant = Variant("plan", module="scaling.plan.compile_worker", variables=_ENVIRONMENT_VARIABLES)
     equal_cases = list[Case]()
@@ -73,9 +73,9 @@ def _compile_groups(
 def _compile_first(worker: WorkerGroup, equal_cases: list[Case], seconds: float, events: _Events) -> bool:
     """Compile the first of several cases with equal programs. Return whether the worker is still alive.
 
-    The record fields are valid for all cases, or for the first case only if its compilation fails. The cases
-    are removed from `equal_cases`, and put into the queue `events` with their fields. `seconds` is the
-    timeout.
+    If the compilation fails, the record fields apply to the first case only, otherwise to all cases. These
+    cases are removed from `equal_cases`, and put into the queue `events` with the record fields. `seconds` is
+    the timeout.
     """
     case, is_alive = equal_cases.pop(0), True
     events.put((case, None))

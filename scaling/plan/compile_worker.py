@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def describe_failure(error: Exception) -> RecordFields:
-    """Return the status, the reason and the text of the record of a case whose compilation raised `error`."""
+    """Return the status, reason and text to record for a case whose compilation raised `error`."""
     status, reason, text = describe_error(error)
     if _ABSENT_GPU_MESSAGE in text:
         status, reason, text = "skipped", "not_defined", _HOST_CALL
@@ -115,7 +115,7 @@ class BuiltCase:
         self.derivative = compile_case.describe_and_color(case, workload.build(case), self._missing_memory)
 
     def trace(self) -> Any:
-        """Trace the program and return its jaxpr. With chunk=auto, it has no chunks or blocks yet."""
+        """Trace the program, and return its jaxpr. With chunk=auto, it has no chunks or blocks yet."""
         uncompiled = compile_case.compile_blocks(
             self.derivative, self.devices, lambda program: Stages(program.function, None)
         )

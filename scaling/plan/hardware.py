@@ -84,16 +84,16 @@ class Hardware:
     def rates_at(self, devices: int) -> Rates:
         """Return the `Rates` of one device while `devices` devices work at the same time.
 
-        If they are not known for this number of devices, return those for the next smaller number or, without
-        one, for the smallest.
+        If there are no `Rates` for this number of devices, return the `Rates` for the next smaller number. If
+        there is no smaller number, return the `Rates` for the smallest number.
         """
         return next((rates for rates in reversed(self.rates) if rates.devices <= devices), self.rates[0])
 
     def slice_shape(self, devices: int) -> tuple[int, ...] | None:
         """Return the shape in chips, such as (2, 2, 4), of the TPU slice with `devices` devices.
 
-        Return () for other hardware. Return None if the hardware is not available with this number of
-        devices.
+        For hardware without slices, return (). If the hardware is not available with this number of devices,
+        return None.
         """
         if not self.slices:
             return () if devices <= self.per_host or devices % self.per_host == 0 else None
@@ -104,7 +104,7 @@ class Hardware:
     def device_counts(self) -> list[int]:
         """Return the numbers of devices that devices=all selects, in ascending order.
 
-        For a TPU, they are the sizes of its slices, for other hardware the available powers of two.
+        These are the sizes of the slices of a TPU, or the available powers of two for other hardware.
         """
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})

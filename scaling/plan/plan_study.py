@@ -39,7 +39,7 @@ _BUILD_SECONDS = 2.0  # seconds to build and check a case, including a part of t
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """The cases of a study to compile for other hardware, and the hardware for the predictions."""
+    """A study to plan for other hardware: its cases that are not yet planned, and the hardware."""
 
     name: str
     title: str | None
@@ -87,7 +87,7 @@ def prepare_plan(config: dict[str, Any], name: str, note: preflight.ProgressCall
 def _find_unplanned(
     folder: Path, cases: Sequence[PreflightResult], environments: Mapping[tuple, dict[str, Any]]
 ) -> tuple[PreflightResult, ...]:
-    """Return the cases without a record in `folder` for the same environment. Failed records do not count."""
+    """Return the cases without a plan in `folder` for the same environment. Failed plans do not count."""
     plans = (plan for plan in store.load(folder).plans if plan.status != "failed")
     planned = {(plan.key, plan.environment["digest"]) for plan in plans}
     return tuple(x for x in cases if (x.case.key, environments[x.environment_key]["digest"]) not in planned)
@@ -146,9 +146,9 @@ def _expand_cases(
 
 
 def _skip_unplannable(checked: PreflightResult) -> PreflightResult:
-    """Return a preflight result with the outcome "skipped" if the case cannot be planned.
+    """Return the preflight result of a case, with the outcome "skipped" if the case cannot be planned.
 
-    Cases with another AD system, mode=auto or jit=false cannot be planned. An existing outcome is kept.
+    Cases with engine other than jax, mode=auto or jit=false cannot be planned. An existing outcome is kept.
     """
     case = checked.case
     if checked.outcome or (case.engine == "jax" and case.mode != AUTO and case.jit):
@@ -183,10 +183,10 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 
 
 def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordFields | None]]:
-    """Compile the cases of a study, predict their times, and yield each case with its record fields.
+    """Compile the cases of a study, and yield each case with its record fields and predicted time.
 
-    Cases that the preflight check excludes come first, and are not compiled. When a compilation begins, its
-    case is yielded with None instead of record fields.
+    Cases that the preflight check excludes are yielded first, and are not compiled. When the compilation of a
+    case begins, the case is also yielded with None.
     """
     for checked in study.cases:
         if checked.outcome:
@@ -213,7 +213,7 @@ def _write_manifest(study: PlannedStudy) -> None:
 
 
 def describe_work(study: PlannedStudy) -> str:
-    """Return a sentence with the numbers of cases to compile, already planned, skipped and failed."""
+    """Return a sentence that counts the cases to compile, already planned, skipped and failed."""
     numbers = Counter(checked.outcome[0] if checked.outcome else "planned" for checked in study.cases)
     to_compile = format_count(numbers["planned"], "case")
     counts = f"{to_compile} to compile, {study.done} already done, {numbers['skipped']} skipped"
@@ -222,7 +222,7 @@ def describe_work(study: PlannedStudy) -> str:
 
 
 def plan_lines(study: PlannedStudy, findings: Findings) -> list[str]:
-    """Return sentences on the predicted times of a plan, and on the device-hours to measure its study.
+    """Return sentences about the predicted times of a study, and the device-hours needed to measure it.
 
     `findings` is the analysis of the results folder.
     """
@@ -245,7 +245,7 @@ def plan_lines(study: PlannedStudy, findings: Findings) -> list[str]:
 
 
 def device_hours(records: Sequence[Record], settings: RunSettings, limit: str) -> float:
-    """Return the predicted device-hours to measure the cases of `records` in all replicates.
+    """Return the predicted device-hours that are needed to measure all replicates of the given cases.
 
     `limit` selects the "low" or "high" limit of the 95 % interval of each predicted time. Cases without a
     predicted time are omitted.

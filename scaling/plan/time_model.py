@@ -74,9 +74,9 @@ class UnknownTime(Exception):
 
 
 def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return the record fields of a compiled case, with its predicted time in the field `predicted`.
+    """Return `fields`, the record fields of a compiled case, with its predicted time in `predicted`.
 
-    If no time can be predicted, the field `text` states the reason.
+    If no time can be predicted, the field `text` states the reason instead.
     """
     if fields["status"] != "planned":
         return fields
@@ -92,9 +92,10 @@ def predict(case: Case, hardware: Hardware, fields: RecordFields) -> RecordField
 def estimate_time(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> TimeEstimate:
-    """Return the predicted time of a call of a compiled program. Raise `UnknownTime` if there is none.
+    """Return the predicted time of a call of a compiled program.
 
-    `kernels` and `messages` are the kernels and the collectives of the program.
+    `kernels` and `messages` are the kernels and the collectives of the program. Raise `UnknownTime` if the
+    time cannot be predicted.
     """
     with np.errstate(all="ignore"):  # extreme rates can overflow; see the check below
         time_parts, bound = draw_time_parts(case, hardware, kernels, messages)
@@ -110,13 +111,13 @@ def estimate_time(
 def draw_time_parts(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], str | None]:
-    """Return random samples of each part of the predicted time of a call, and the name of what limits it.
+    """Return random samples of the time of each part of a call, and the name of the bottleneck.
 
-    The parts are "call", "compute", "communication" and "waiting" (for the slowest device), in seconds. Each
-    is an array of shape (DRAWS,), whose element k is the time on random machine k. All programs use the same
-    machines. The limit is the largest part of the kernel time: "memory", "overhead" or a kind of operation
-    such as "products". It is None if the kernels take no time. Raise `UnknownTime` if a rate or an amount of
-    work is unknown.
+    The parts are "call", "compute", "communication" and "waiting" (for the slowest device). The samples of a
+    part are an array of shape (DRAWS,) in seconds, whose element k is the time on random machine k. All
+    programs use the same random machines. The bottleneck is the largest part of the kernel time: "memory",
+    "overhead" or a kind of operation such as "products". It is None if the kernels take no time. Raise
+    `UnknownTime` if a rate or an amount of work is unknown.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise UnknownTime("the number of iterations of a loop is not known at compile time")
@@ -149,7 +150,7 @@ def draw_time_parts(
 
 
 def _communication_cost(hardware: Hardware, rates: Rates, messages: Sequence[Work]) -> np.ndarray:
-    """Return the latency and the transfer time of all collectives of a call in seconds, as an array."""
+    """Return the total latency and total transfer time of all collectives of a call, in seconds."""
     total = np.zeros(2)
     for message in messages:
         size, group = message.get("bytes", 0), int(message["group"])
@@ -167,10 +168,11 @@ def _draw_log_uniform(bounds: tuple[float, float], rng: np.random.Generator) -> 
 def _kernel_seconds(
     case: Case, rates: Rates, kernels: Sequence[Work]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the parts of the time of each kernel in seconds, and the number of executions of each kernel.
+    """Return the parts of the time of each kernel, and how often each kernel is executed.
 
-    The parts are "memory", "overhead" and the kinds of operations, such as "products". Each is an array of
-    shape (kernels,), for one execution. Raise `UnknownTime` if a rate or an amount of work is unknown.
+    The parts are "memory", "overhead" and the kinds of operations, such as "products". Each part is an array
+    of shape (kernels,), with the seconds of one execution. Raise `UnknownTime` if a rate or an amount of work
+    is unknown.
     """
     dtype = case.dtype
     double = rates.arithmetic["float64"]
@@ -250,9 +252,10 @@ def _torus_cost(nbytes: float, shape: tuple[int, ...], level: Level) -> np.ndarr
 
 
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
-    """Return random samples of the time of the slowest of `devices` devices, relative to a typical device.
+    """Return random samples of the ratio between the times of the slowest and a typical device.
 
-    `uniform` contains a random number between 0 and 1 for each sample.
+    The slowest is one of `devices` devices. `uniform` contains a random number between 0 and 1 for each
+    sample.
     """
     fraction = hardware.stragglers["share"]
     shift = math.log(hardware.stragglers["slowdown"]) / hardware.jitter
@@ -265,11 +268,11 @@ def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) 
 
 
 def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = True) -> Hardware:
-    """Return a copy of the model of a CPU with measured rates for each number of devices.
+    """Return a copy of a CPU model with measured rates for each number of devices.
 
-    The rates are from the environment that was measured last. They require timings of an array copy and of a
-    call of an empty function. If `bound_only` is true, timings of processes that were not bound to one core
-    per device are ignored. Raise `Refusal` if no number of devices has both timings.
+    Only timings from the environment that was measured last are used. Numbers of devices without timings of
+    an array copy and of a call of an empty function are omitted. Raise `Refusal` if all are omitted. If
+    `bound_only` is true, timings of processes that were not bound to one core per device are ignored.
     """
     benchmarks = [t for t in timings if t.case.kind in ("ceiling", "floor") and (t.honest or not bound_only)]
     benchmarks.sort(key=lambda timing: timing.records[-1].started_at or "")

@@ -134,7 +134,7 @@ def _known_bytes(executed: Iterable[Kernel | Collective] | None) -> int | None:
 def read(text: str) -> HloProgram:
     """Parse the text of an optimized HLO module, such as the result of `jax.stages.Compiled.as_text`.
 
-    Of a conditional, `kernels` and `messages` contain only the branch that moves the most bytes. In a loop
+    For a conditional, `kernels` and `messages` contain only the branch that moves the most bytes. In a loop
     with an unknown trip count, the field `times` of a kernel or collective is infinity.
     """
     computations, entry = parse(text)
@@ -149,7 +149,10 @@ def read(text: str) -> HloProgram:
 
 
 def _list_executed(computations: Computations, entry: str) -> list[Kernel]:
-    """Return the kernels that the computation `entry` executes, also in the computations that it calls."""
+    """Return the kernels that a computation executes, including the computations that it calls.
+
+    `entry` is the name of the computation.
+    """
 
     @functools.cache
     def executed_by(name: str, in_loop: bool = False) -> list[Kernel]:
@@ -219,14 +222,14 @@ def _executes_kernel(instruction: HloInstruction) -> bool:
 
 
 def _as_fusion(instruction: HloInstruction, instructions: Instructions) -> dict[str, HloInstruction]:
-    """Return an instruction as a fusion, a dict of instructions by name. Its operands become parameters."""
+    """Return a fusion of one instruction, as a dict by name. The operands become parameters."""
     operands = (instructions[name] for name in instruction.operands)
     parameters = {x.name: x._replace(opcode="parameter", operands=[], root=False) for x in operands}
     return parameters | {instruction.name: instruction._replace(root=True)}
 
 
 def _flatten(body: Instructions, computations: Computations) -> dict[str, HloInstruction]:
-    """Return the instructions of a fusion by name, with those of a nested fusion in place of the fusion."""
+    """Return the instructions of a fusion by name, with nested fusions replaced by their instructions."""
     flat = dict[str, HloInstruction]()
     for instruction in body.values():
         if instruction.opcode != "fusion":
@@ -288,9 +291,10 @@ def _root(instructions: Instructions) -> HloInstruction:
 
 
 def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("bitcast",)) -> HloInstruction:
-    """Return the instruction that computes the array `name`. A copy is followed to its source.
+    """Return the instruction that computes the array `name`, without copies.
 
-    A copy is an instruction whose opcode is in `opcodes`. Its source is its first operand.
+    A copy is an instruction whose opcode is in `opcodes`. It is replaced by the instruction that computes its
+    first operand.
     """
     while instructions[name].opcode in opcodes:
         name = instructions[name].operands[0]
@@ -298,7 +302,10 @@ def source_of(name: str, instructions: Instructions, opcodes: Sequence[str] = ("
 
 
 def parse(text: str) -> tuple[dict[str, dict[str, HloInstruction]], str]:
-    """Return the instructions of an HLO module by computation and name, and the name of the entry."""
+    """Return the instructions of an HLO module, and the name of its entry computation.
+
+    The instructions are a nested dict: {name of computation: {name of instruction: instruction}}.
+    """
     computations = dict[str, dict[str, HloInstruction]]()
     instructions, entry = dict[str, HloInstruction](), ""
     for line in text.splitlines():

@@ -68,7 +68,8 @@ def with_random_rounding(
     """Return a function that evaluates `function` with a random rounding error in each inexact operation.
 
     `function` takes pytrees of arrays and returns an array. `seed` is a scalar uint32, which may be traced.
-    The errors are those of the dtype of each operation, or of the unit roundoff `roundoff` if it is larger.
+    Each error is proportional to the unit roundoff of the dtype of the operation, or to `roundoff` if that is
+    larger.
     """
 
     def rounded(*arguments: Any) -> Any:
@@ -114,8 +115,8 @@ class _Interpreter:
 
         Some whole numbers are not changed, because they may be counts, indices or exponents:
 
-        is_constant    all whole numbers; x does not depend on the inputs of the function
-        is_exact       whole numbers below 1 / sqrt(eps), which x contains without a rounding error
+        is_constant    no whole number is changed, because x does not depend on the inputs of the function
+        is_exact       whole numbers below 1 / sqrt(eps) are not changed, because x contains them exactly
         """
         if not _is_inexact(x):
             return x
@@ -193,7 +194,10 @@ def _count_scanned(outer: Sequence[Any], inner: Sequence[Any]) -> int:
 
 
 def _select_batched(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """Return `new` where `condition`, which has the leading axes of `new`, is true, and `old` elsewhere."""
+    """Return `new` where `condition` is true, and `old` elsewhere.
+
+    The axes of `condition` are the leading axes of `new`. A scalar `condition` is assumed to be true.
+    """
     if condition.ndim == 0:
         return new  # a loop body runs only while a scalar condition is true
     return jnp.where(condition.reshape(*condition.shape, *[1] * (jnp.ndim(new) - condition.ndim)), new, old)
@@ -202,12 +206,12 @@ def _select_batched(condition: jax.Array, new: jax.Array, old: jax.Array) -> jax
 def with_fixed_constants(
     function: Callable[..., Any], structs: Mapping[str, Any]
 ) -> Callable[..., Any] | None:
-    """Return a version of `function` whose constants have their present values in all calls, in any dtype.
+    """Return a version of `function` that uses the present values of its constants in all calls, or None.
 
     A constant is an array, such as random numbers from a fixed key, that does not depend on the inputs, and
-    is combined with an input, for example in a product. Return None if there is none. `structs` maps the name
-    of each input to an abstract array. A later call raises `ValueError` if it computes more constants, or
-    constants of other shapes.
+    is combined with an input, for example in a product. Return None if there is no constant. A call in
+    another dtype casts the values. A call raises `ValueError` if it computes more constants, or constants of
+    other shapes. `structs` maps the name of each input to an abstract array.
     """
     constants: list[np.ndarray] = []
 
@@ -233,9 +237,9 @@ def with_fixed_constants(
 def _evaluate_with(
     change: Callable[[jax.Array], jax.Array], function: Callable[..., Any], named: dict[str, Any]
 ) -> Any:
-    """Return `function(**named)`, evaluated with `change(x)` in place of each constant array x.
+    """Evaluate `function(**named)`, with each constant array x replaced by `change(x)`.
 
-    `with_fixed_constants` says what a constant is. The values in `named` are tracers.
+    Constants are defined in `with_fixed_constants`. The values in `named` are tracers.
     """
 
     def apply(equation: Any, operands: list[Any]) -> list[Any]:

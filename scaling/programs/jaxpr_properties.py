@@ -1,6 +1,6 @@
 """Find the `RoundingProperties` of a jaxpr: the longest sum, the narrowest dtype, custom derivative rules.
 
-They determine the tolerance of the check.
+The tolerance of the check depends on these properties.
 """
 
 import dataclasses
@@ -60,11 +60,11 @@ _BATCHED_BY_USER = {"custom_vmap_call", "pure_callback", "io_callback", "ffi_cal
 
 @dataclass(frozen=True)
 class RoundingProperties:
-    """The properties of a jaxpr that determine its rounding errors and whether its derivatives may be wrong.
+    """The properties of a jaxpr that determine rounding errors and whether derivatives may be wrong.
 
     Operations with custom derivative rules are `custom_jvp`, `custom_vjp`, `stop_gradient`, callbacks and
-    user-defined primitives. JAX itself uses some of them, for example in `jax.nn.relu`. The jaxpr of a JVP
-    contains only some of them.
+    user-defined primitives. JAX itself uses such operations, for example in `jax.nn.relu`. The jaxpr of a JVP
+    does not contain all such operations of the function.
     """
 
     terms: int  # the largest number of terms that are summed on a path from an input to an output
@@ -97,7 +97,7 @@ def jvp_properties(
 
 
 def has_custom_rule(function: Callable[..., Any], structs: Mapping[str, Any]) -> bool:
-    """Return whether a function has a derivative rule that JAX does not define, as of `jax.custom_jvp`.
+    """Return whether a function has a custom derivative rule, such as `jax.custom_jvp`.
 
     `structs` maps the name of each input to an abstract array.
     """
@@ -130,20 +130,20 @@ def _jax_ids() -> set[int]:
 
 
 def _longest_path(jaxpr: Any, used: list[Any]) -> float:
-    """Return the number of terms that are summed on the longest path from an input to an output of a jaxpr.
+    """Return the largest number of terms that are summed on a path from an input to an output.
 
-    A path is a chain of operations, each of which may sum terms. The equations that depend on an input are
-    appended to `used`.
+    A path is a chain of operations in the jaxpr. Each operation may sum terms. The equations that depend on
+    an input are appended to `used`.
     """
     inputs = getattr(jaxpr, "jaxpr", jaxpr).invars
     return max(_terms_to_outputs(jaxpr, [0.0] * len(inputs), used), default=0.0)
 
 
 def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], used: list[Any]) -> list[float]:
-    """Return the number of summed terms on the longest path to each output of a jaxpr.
+    """Return the largest number of terms that are summed on a path to each output of a jaxpr.
 
-    `input_terms[k]` is the number of terms that were summed on the longest path to input k, or None if input
-    k is a constant. The equations that depend on an input are appended to `used`.
+    `input_terms[k]` is the number of terms that are summed before input k, or None if input k is a constant.
+    The equations that depend on an input are appended to `used`.
     """
     inputs = getattr(jaxpr, "jaxpr", jaxpr).invars
     terms: dict[Any, float | None] = dict(zip(inputs, input_terms, strict=True))
@@ -161,10 +161,10 @@ def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], used: lis
 
 
 def _terms_to_results(equation: Any, operand_terms: list[float | None], used: list[Any]) -> list[float]:
-    """Return the number of summed terms on the longest path to each result of an equation.
+    """Return the largest number of terms that are summed on a path to each result of an equation.
 
-    `operand_terms[k]` is the number of terms that were summed on the longest path to operand k, or None if
-    operand k is a constant. The equations of called functions are appended to `used`.
+    `operand_terms[k]` is the number of terms that are summed before operand k, or None if operand k is a
+    constant. The equations of called functions are appended to `used`.
     """
     name, params = equation.primitive.name, equation.params
     if name == "cond":
@@ -185,7 +185,7 @@ def _terms_to_results(equation: Any, operand_terms: list[float | None], used: li
 def _terms_of_operation(equation: Any) -> float:
     """Return the number of terms that an operation sums for each element of its result.
 
-    For any other operation, return the number of terms of a sum with about the same rounding error.
+    If the operation is not a sum, return the number of terms of a sum with about the same rounding error.
     """
     name = equation.primitive.name
     if name in EXACT:

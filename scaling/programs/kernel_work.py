@@ -107,7 +107,7 @@ def program_fields(program: HloProgram, operations: Mapping[str, float] | None, 
 
 
 def _omit_single_execution(work: KernelWork) -> KernelWork:
-    """Return the fields of a kernel or collective, without `times` if this number of executions is 1."""
+    """Return the fields of a kernel or collective. Omit `times`, the number of executions, if it is 1."""
     return {name: value for name, value in work.items() if (name, value) != ("times", 1)}
 
 
@@ -124,7 +124,7 @@ def count_kernels(program: HloProgram, operations: Mapping[str, float] | None = 
 
 
 def _operations_by_name(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
-    """Return the number of operations of each kernel by name, also of copies of a fusion.
+    """Return the number of operations of each kernel by name, including all identical fusions.
 
     XLA compiles only one of several identical fusions, and `operations` contains only this one.
     """

@@ -77,11 +77,11 @@ def dump_options(folder: str) -> dict[str, str]:
 
 
 def count_operations(folder: Path, program_text: str = "") -> dict[str, float]:
-    """Return the time of one execution of each CPU kernel by name, as a number of equivalent operations.
+    """Return the time of one execution of each CPU kernel, as a number of operations by kernel name.
 
     One operation is the addition of one element of a float32 vector. With vector registers of 8 elements, an
-    addition of two registers counts as 8 operations. An addition of two scalars takes as long as that, and
-    also counts as 8 operations.
+    addition of two registers counts as 8 operations. An addition of two scalars takes the same time, and also
+    counts as 8 operations.
 
     `folder` contains the LLVM IR of the program, compiled with the options that `dump_options` returns.
     `program_text` is its optimized HLO text, which contains the trip counts of loops.
@@ -95,7 +95,7 @@ def count_operations(folder: Path, program_text: str = "") -> dict[str, float]:
 
 
 def _count_in_module(text: str, loops: Loops) -> dict[str, float]:
-    """Return the work of one execution of each function in a module, by name, as `count_operations` does."""
+    """Return the number of operations of one call of each function by name (see `count_operations`)."""
     match = _REGISTER_WIDTH.search(text)
     bits = int(match[1]) if match else 128
     functions = {name: LlvmFunction(blocks, loops) for name, blocks in parse_functions(text)}
@@ -232,9 +232,9 @@ class LlvmFunction:
         return next((comparison.bound for comparison in loaded if comparison.predicate == "ult"), 1)
 
     def _is_loaded(self, variable: str) -> bool:
-        """Return whether an integer is loaded from memory, as a work-group index or a loop counter is.
+        """Return whether a variable is an integer from memory, or the sum of such an integer and a constant.
 
-        The sum of such an integer and a constant counts as well.
+        A kernel loads work-group indices and counters of HLO loops from memory.
         """
         text = self.definitions.get(variable, "")
         if match := _SUM_WITH_CONSTANT.match(text):
@@ -277,9 +277,10 @@ class LlvmFunction:
         return min(counts, default=_UNKNOWN_TRIPS)
 
     def _find_counters(self) -> dict[str, LoopCounter]:
-        """Return the counters of all loops, and the sums of a counter and a constant, by variable.
+        """Return a `LoopCounter` for each loop counter, and for each sum of a counter and a constant.
 
-        A variable whose first value or step is not a constant is omitted.
+        The keys are the names of the variables. A variable whose first value or step is not a constant is
+        omitted.
         """
         matches = {name: _SUM_WITH_CONSTANT.match(text) for name, text in self.definitions.items()}
         sums = {name: (match[1], int(match[2])) for name, match in matches.items() if match}

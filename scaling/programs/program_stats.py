@@ -95,7 +95,7 @@ def padding_share(derivative: Derivative) -> float | None:
 
 
 def describe_wrong_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
-    """Return an error message if a program communicates but should not, or the reverse, otherwise None.
+    """Return an error message if a program has unexpected or missing collectives, otherwise None.
 
     `collectives` maps the opcode of a collective, such as "all-reduce", to its number of instructions.
     """
@@ -159,7 +159,7 @@ def count_operations(jaxpr: Any) -> OperationCounts:
     conditional                                   only the most expensive branch
     `shard_map`, `pmap`                           the operations of one device
 
-    If one number is unknown, both are None, for example with complex numbers, a `while` loop, or a primitive
+    If either number is unknown, both are None. Causes are complex numbers, a `while` loop, and primitives
     without a counting rule.
     """
     try:

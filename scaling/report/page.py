@@ -126,11 +126,11 @@ def render_page(
 
 
 def case_panels(cases: Mapping[str, Mapping[str, Sequence[Record]]]) -> dict[str, Any]:
-    """Return a detail panel for each case that has records, by HTML anchor.
+    """Return a detail panel for each case that has records, as a dict by HTML anchor.
 
-    `cases` maps the anchor of a case to groups of its records, with one record per process. The key of a
-    group is a prefix of the names of its processes: 'A, ' gives 'A, process 1', 'A, process 2' and so on. A
-    panel is a JSON-compatible dict:
+    `cases` maps an HTML anchor to groups of records, with one record per process. The key of a group is a
+    prefix of process names: 'A, ' gives 'A, process 1', 'A, process 2' and so on. A panel is a
+    JSON-compatible dict:
 
     facts      list of strings, such as 'compile 1.20 s to 1.40 s'
     step       usually 1; a step of 2 means that only every second sample is plotted

@@ -63,7 +63,7 @@ def write_proposal(folder: Path, findings: Findings) -> Path:
 
 
 def _describe_measurements(findings: Findings) -> dict[str, Any] | None:
-    """Return the facts in the section "Methods" of the proposal by name, or None if no case was measured."""
+    """Return a dict of facts for the section "Methods" of the proposal, or None if no case was measured."""
     records = [r for r in findings.records if r.status == "ok" and r.case.kind == "case"]
     if not records:
         return None

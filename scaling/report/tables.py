@@ -100,8 +100,8 @@ def _name_with_time(timing: Timing) -> str:
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
     """Return a table of times and speed-ups, with a row for each curve and a column for each device count.
 
-    The curves with the most devices come first, and of these the curves with the shortest time on the most
-    devices.
+    Curves with the largest device counts come first. Curves with the same largest device count are sorted by
+    the time on it.
     """
     first, device_counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     curves = sorted(curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds))
@@ -133,7 +133,7 @@ def count_statuses(findings: Findings) -> Counter[str]:
 
 
 def folded_tables(findings: Findings) -> list[Table]:
-    """Return the tables in the collapsed sections of the HTML page in their order, without empty ones."""
+    """Return the tables in the collapsed sections of the HTML page, in order, without empty tables."""
     anchors = [case_anchor(timing) for timing in findings.case_timings]
     fastest_rows = (_fastest_row(findings, row, row.certainty) for row in findings.fastest)
     tables = [
@@ -168,7 +168,7 @@ def _format_cell(column: str, value: object) -> str:
 
 
 def case_anchor(timing: Timing) -> str:
-    """Return the HTML ID that the table row and the detail panel of a measured case have in common."""
+    """Return the HTML ID of a measured case, which its table row and its detail panel share."""
     return f"case-{timing.case.key}-{timing.environment}" + ("" if timing.honest else "-shared")
 
 
@@ -200,10 +200,10 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
 def _format_kinds(
     points: Mapping[str, tuple[Curve, CurvePoint]], format_point: Callable[[Curve, CurvePoint], str]
 ) -> str:
-    """Return text for a case on several curves, such as '1.9x, weak 1.8x', or '' if it is on none.
+    """Return the values of a case on its scaling curves as text, such as '1.9x, weak 1.8x'.
 
-    `points` maps the kinds "strong" and "weak" to a curve and a point, from which `format_point` makes the
-    text.
+    `points` maps the kind "strong" or "weak" to a curve and the point of the case on it. `format_point`
+    returns the text for one curve. Return '' if `points` is empty.
     """
     texts = {kind: format_point(*pair) for kind, pair in points.items()}
     return ", ".join(text if kind == "strong" else f"{kind} {text}" for kind, text in texts.items() if text)

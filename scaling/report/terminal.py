@@ -55,8 +55,8 @@ def terminal_report(findings: "Findings") -> TerminalReport:
 def describe_totals(findings: "Findings") -> str:
     """Return the number of cases with each status as text, such as '2 ok, 0 skipped, 1 failed'.
 
-    Each replicate counts as a case. Missing and planned cases are stated only if there are any, and planned
-    cases only if there are no others.
+    Each replicate counts as a case. Missing cases are stated if there are any. Planned cases are stated if
+    the folder contains only plans.
     """
     from scaling.report.tables import count_statuses
 
@@ -69,8 +69,8 @@ def describe_totals(findings: "Findings") -> str:
 def inputs_digest(folder: Path) -> str:
     """Return a SHA-256 digest of everything that determines the report of a results folder.
 
-    This is the name, records, plans and study.json of the folder, and the source and templates of this
-    package.
+    The digest covers the name, records, plans and study.json of the folder, and the source and templates of
+    this package.
     """
     digest = hashlib.sha256(os.fsencode(f"{folder.resolve().name} {environment.package_hash()}"))
     templates = Path(__file__).parent.glob("*.[cj]*")  # .css, .jinja and .js files

@@ -19,10 +19,10 @@ _MIN_SAMPLE_SECONDS = 1e-12
 
 
 def parse_record(record_line: str, path: Path = Path("the file")) -> Record:
-    """Return the record in a line of JSON. Error messages name the file `path` of the line.
+    """Parse a line of JSON, and return it as a `Record`.
 
-    Raise ValueError if the line is not a valid record, or `Refusal` if a newer version of ad-scaling wrote
-    it.
+    `path` is the file that contains the line, for error messages. Raise ValueError if the line is not a valid
+    record, or `Refusal` if a newer version of ad-scaling wrote it.
     """
     fields = json.loads(record_line)
     _require(isinstance(fields, dict), "not a JSON object")

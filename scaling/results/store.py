@@ -117,7 +117,7 @@ class Loaded(NamedTuple):
 
     @property
     def unreadable_files(self) -> list[str]:
-        """Return the messages in `damaged` about whole files of records, which have no line number."""
+        """Return the messages in `damaged` about whole .jsonl files, without messages about single lines."""
         return [text for text in self.damaged if text.split(": ")[0].endswith(".jsonl")]
 
 
@@ -174,8 +174,8 @@ def sort_by_start(records: Iterable[Record]) -> list[Record]:
 def latest_records(records: Iterable[Record]) -> list[Record]:
     """Return one record for each combination of case, environment and replicate.
 
-    Of several records, the last one with the best status is returned. "ok" and "planned" are better than
-    "skipped", and "skipped" is better than "failed".
+    If a combination has several records, return the last one with the best status. The best statuses are "ok"
+    and "planned", followed by "skipped" and then "failed".
     """
     selected: dict[tuple[str, str, int], Record] = {}
     for record in sort_by_start(records):
@@ -193,8 +193,7 @@ def latest_records(records: Iterable[Record]) -> list[Record]:
 def current_records(records: Iterable[Record], folder: Path) -> list[Record]:
     """Return the records that `latest_records` selects, without outdated failures of the preflight check.
 
-    A failure is outdated if a later check succeeded. Then study.json in `folder` contains the case with its
-    defaults filled in, and no longer as the failed record contains it.
+    A failed check is outdated if study.json in `folder` lists cases, but not the case of the failed record.
     """
     newest = latest_records(records)
     study = read_study(folder, newest).cases
@@ -208,18 +207,18 @@ def _is_failed_check(record: Record) -> bool:
 
 
 def newest_by_replicate(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """Return the newest record of each replicate, by case key and replicate number.
+    """Return a dict that maps (case key, replicate number) to the newest record of this replicate.
 
-    `current_records` has selected `records`.
+    `records` must be records that `current_records` returned.
     """
     return {(record.key, record.replicate): record for record in sort_by_start(records)}
 
 
 def keep_newest_environments(records: Sequence[Record]) -> list[Record]:
-    """Return the records of each workload from its newest environment.
+    """Return the records that were measured in the newest environment of their workload.
 
-    The newest environment is the one of the record that started last. The records of failed preflight checks
-    have a newest environment of their own.
+    The newest environment of a workload is the environment of its record that started last. It is determined
+    separately for the records of failed preflight checks.
     """
     subject = lambda record: (record.case.workload, _is_failed_check(record))  # noqa: E731
     newest = {subject(record): record.setting for record in sort_by_start(records)}
@@ -244,9 +243,9 @@ class Study(NamedTuple):
 
 
 def read_study(folder: Path, records: Iterable[Record] = ()) -> Study:
-    """Return the content of study.json in a results folder, with its cases.
+    """Return the content of study.json in a results folder as a `Study`.
 
-    The cases of `records` are not parsed again, which saves time.
+    To save time, a case that `records` contain is taken from them and not parsed again.
     """
     path, known_cases = folder / "study.json", {record.key: record.case for record in records}
     content, cases = read_json(path) if path.exists() else {}, dict[str, tuple[Case, int]]()
@@ -299,7 +298,7 @@ def append_records(folder: Path, records: Iterable[Record]) -> None:
 
 
 def schema_and_version() -> dict[str, Any]:
-    """Return the entries of a JSON file for the version of the record format and of this package."""
+    """Return the version of the record format and of this package, as entries for a JSON file."""
     return {"schema": SCHEMA, "versions": {"ad_scaling": scaling.__version__}}
 
 

@@ -144,11 +144,11 @@ def _choose_name(case: Case, field: str, names: tuple[str, ...]) -> str | None:
 
 
 def _reset_values(case: Case) -> dict[str, Any]:
-    """Return the new values of the fields of a case that `complete` changes, by the names of the fields.
+    """Return the fields of a case that `complete` changes, as a dict that maps names to new values.
 
     Fields without an effect get their defaults, except `wrt`. With split=data, `reduce` becomes "points".
-    With split=data and api=jit, `split` becomes "points" too. storage=device becomes None, except with
-    chunk=auto. Raise `Refusal` if split=both has no valid `mesh`.
+    With split=data and api=jit, `split` also becomes "points". storage=device becomes None unless chunk=auto.
+    Raise `Refusal` if split=both has no valid `mesh`, except with api=jit.
     """
     needs_mesh = case.split == "both" and case.api != "jit"
     if needs_mesh and case.mesh not in (meshes := list_meshes(case.devices)):
@@ -205,10 +205,10 @@ def fields_without_effect(case: Case) -> dict[str, Unused]:
 
 
 def without_trivial_blocks(derivative: Derivative) -> Derivative:
-    """Return a copy of a derivative in which a chunk or block without effect is None.
+    """Return a copy of a derivative in which `chunk` and `block` are None if they have no effect.
 
-    A chunk (seeds at a time) has no effect if it holds all seeds of a device. A block (points at a time) has
-    none if it holds all points of a device, except with storage=host.
+    `chunk` (seeds at a time) has no effect if it holds all seeds of a device. `block` (points at a time) has
+    no effect if it holds all points of a device, except with storage=host.
     """
     case, (point_devices, seed_devices) = derivative.case, derivative.case.mesh_shape
     points = ceil_div(case.points, point_devices)
@@ -292,7 +292,7 @@ def _list_seed_rules(derivative: Derivative) -> list[_SkipRule]:
 
 
 def _list_batch_rules(derivative: Derivative) -> list[_SkipRule]:
-    """Return the rules on reduce=points, batch=whole and modes by which a case is skipped."""
+    """Return the rules that skip cases because of reduce=points, batch=whole, or their mode."""
     case, workload, mode = derivative.case, derivative.workload, derivative.case.ad_mode
     name, reduction, sums_points = case.workload, workload.reduction, workload.reduction.sums_points
     whole_batch, on_host, point_devices = case.batch == "whole", case.storage == "host", case.mesh_shape[0]

@@ -88,10 +88,9 @@ def compose(arguments: Sequence[str], command: str = "run") -> tuple[dict[str, A
 
 
 def _parse_arguments(arguments: Sequence[str], command: str) -> tuple[dict[str, str], Path | None, bool]:
-    """Return the values of arguments such as "devices=2" by name, and the values of the options.
+    """Return (values by name, folder of --config-dir or None, whether --cfg is given).
 
-    The options are the folder of --config-dir, or None, and whether --cfg is given. Raise `Refusal` if an
-    argument is invalid.
+    The values are the texts of arguments such as "devices=2". Raise `Refusal` if an argument is invalid.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--cfg", choices=["job"])
@@ -122,7 +121,7 @@ def _parse_arguments(arguments: Sequence[str], command: str) -> tuple[dict[str, 
 
 
 def _select_file(group: str, text: str) -> str:
-    """Return the override of Hydra that selects a file, such as "study='rbf'" for study=rbf.yaml."""
+    """Return the Hydra override that selects a file of a group, such as "study='rbf'" for study=rbf.yaml."""
     name = text.strip("'\"").removesuffix(".yaml")
     if not re.fullmatch(r"[\w./ -]+", name) or ".." in name or name.endswith(".yaml"):
         example = f"{group}={_GROUPS[group]}"
@@ -131,7 +130,7 @@ def _select_file(group: str, text: str) -> str:
 
 
 def _refuse_same_names(folder: Path) -> None:
-    """Raise `Refusal` if `folder` has a file with the name of another file in the folder `conf`."""
+    """Raise `Refusal` if a file in `folder` has the name of a different file in the folder `conf`."""
     package = configuration_folder()
     for path in package.glob("**/*.yaml"):
         user_file = folder / path.relative_to(package)
@@ -158,9 +157,10 @@ def _read_keys(file: Path) -> list[str]:
 
 
 def _check_group(group: str, choice: str | None, config: Any) -> None:
-    """Raise `Refusal` if a group is not a mapping, or if a key of `cluster` or `tracking` has no effect.
+    """Raise `Refusal` if the value `config` of a group is not a mapping, or has an invalid key.
 
-    `choice` is the name of the selected file, or None for the group "hardware" without a file.
+    Keys are checked only in the groups "cluster" and "tracking". `choice` is the name of the selected file.
+    If it is None for the group "hardware", `config` need not be a mapping.
     """
     if not isinstance(config, Mapping) and (group, choice) != ("hardware", None):
         fix = f"write a mapping in its file, or name another, such as {group}={_GROUPS[group]}"
@@ -238,11 +238,12 @@ def _set_values(config: Any, values: Mapping[str, str]) -> None:
 
 
 def _in_yaml_syntax(name: str, text: str) -> str:
-    """Return the YAML text that Hydra reads for a command-line value, such as "~/results".
+    """Convert the value of a command-line argument to the YAML text that Hydra reads.
 
-    A condition is quoted. In results=~/PATH, "~" is expanded, because some shells do not expand it.
-    chunk=null becomes chunk=[null], because null means that a field is not set. where=null becomes
-    where=true. Raise `Refusal` for several values without brackets.
+    Values of `results` and `versus`, and comparisons in `where`, are quoted if necessary. In results=~/PATH,
+    "~" is expanded, because some shells do not expand it. where=null becomes where=true. For other fields,
+    such as chunk, null becomes [null], because null alone means that the field is not set. Raise `Refusal`
+    for several values without brackets.
     """
     if text.lower() in ("null", "~") and name in (*FIELDS, "scaling", "where"):
         return "true" if name == "where" else "[null]"

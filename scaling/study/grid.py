@@ -68,7 +68,7 @@ class GridCell:
 
 
 class _Grid(NamedTuple):
-    """The fields of a grid, including those that it shares with other grids, and the source of each field."""
+    """The fields of a grid and their sources. Fields that it shares with other grids are included."""
 
     fields: dict[str, Any]  # field -> value, or list of values to sweep
     sources: _Sources
@@ -87,8 +87,8 @@ def expand_study(
 
     Args:
         study: The shared fields, `grids`, `parts` (studies within the study) and `title`.
-        overrides: A mapping with the values on the command line, and other keys, which are ignored. A value
-            of None, or {} for `sizes`, means that the field is not set.
+        overrides: The values of fields on the command line. A value of None, or {} for `sizes`, means that
+            the field is not set. Other keys are ignored.
         max_cases: The maximum number of cases, counted before `where` excludes any. None means no limit.
         device_counts: The device counts that replace devices=all. If empty, devices=all is invalid.
         name: The name of the study, such as "rbf", for error messages.
@@ -133,11 +133,11 @@ def _check_case_count(grids: Sequence[_Grid], max_cases: int) -> None:
 
 
 def _list_grids(study: Mapping[str, Any], enclosing: _Grid, location: str) -> Iterator[_Grid]:
-    """Yield the grids of the parts of a study, and then the grids of the study itself, before overrides.
+    """Yield the grids of a study before command-line overrides. The grids of its parts come first.
 
     Args:
         study: The shared fields, `grids`, `parts` (studies within the study) and `title`.
-        enclosing: The shared fields of the study that contains this one as a part, or an empty grid.
+        enclosing: The shared fields of the study that contains `study` as a part, or an empty grid.
         location: The source of the fields of `study`, such as "in study/rbf.yaml".
     """
     own_fields = {field: value for field, value in study.items() if field not in _STUDY_KEYS}
@@ -200,9 +200,10 @@ def _with_source(sources: _Sources) -> Iterator[None]:
 def add_source(text: str, sources: _Sources) -> str:
     """Return the error message `text`, followed by the source of the invalid field: "(in study/rbf.yaml)".
 
-    `sources` maps fields to their sources. The first word of `text` that is a key of `sources` is the invalid
-    field. If there is none, the source of the grid is added. Nothing is added if the source is the command
-    line or unknown. If the command line sets the workload, the message also advises study=function.
+    `sources` maps fields to their sources. The invalid field is the first word of `text` that is a key of
+    `sources`. If no word is a key, the source of the grid is added. A source is not added if it is unknown or
+    is the command line. If the command line sets the workload, an added source is followed by the advice to
+    use study=function.
     """
     names = re.findall(r"[a-z_]+", text.partition(":")[0].replace("unknown size", "unknown sizes"))
     workload = sources.get("workload")
@@ -220,7 +221,7 @@ def _read_sizes(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _swept_values(fields: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the list of values of each field and size of a grid, by names such as "mode" and "sizes.p"."""
+    """Return a dict from the name of each field or size, such as "mode" or "sizes.p", to its values."""
     swept = {name: value for name, value in fields.items() if name not in ("where", "sizes")}
     swept |= {f"sizes.{name}": value for name, value in _read_sizes(fields).items()}
     if empty := next((name for name, value in swept.items() if value == []), None):
@@ -298,9 +299,9 @@ def _parse_bytes(text: str) -> int:
 def _parse_where(where: Any) -> Callable[[Mapping[str, Any]], bool]:
     """Return a function that tests whether a case fulfills the condition `where`, such as "p < 64".
 
-    The argument of the function maps the fields and sizes of the case to their values, such as {"devices": 2,
-    "p": 64}. If `where` is None, the function returns True. Raise `Refusal` if the condition is invalid. The
-    function raises `Refusal` if the condition cannot be evaluated.
+    Raise `Refusal` if the condition is invalid. The argument of the returned function maps the fields and
+    sizes of a case to their values, such as {"devices": 2, "p": 64}. The returned function raises `Refusal`
+    if the condition cannot be evaluated. If `where` is None, it returns True.
     """
     expected = "a condition in quotes, such as \"devices == 1 or api != 'jit'\""
     check_value("where", where, isinstance(where, str | bool | None), expected)
@@ -370,10 +371,11 @@ def _is_condition(node: ast.expr) -> bool:
 
 
 def _check_comparison(left: ast.expr, right: ast.expr) -> Iterator[str]:
-    """Yield the name of the field `left` if a condition compares it with a constant other than None.
+    """Check a comparison in a condition, and yield the name of the field that is compared with a constant.
 
-    `left` and `right` are the operands of the comparison. `right` may be a list of constants. Raise `Refusal`
-    if the field cannot have the value of a constant. A numeric field may be compared with any number.
+    `left` and `right` are the operands. `right` may be a list of constants. Yield nothing unless `left` is a
+    name and `right` contains a constant other than None. Raise `Refusal` if the field cannot have the value
+    of a constant. A numeric field may be compared with any number.
     """
     if not isinstance(left, ast.Name):
         return

@@ -58,9 +58,9 @@ def check_cells(cells: Sequence[GridCell], seconds: float, note: ProgressCallbac
 def _check_in_child_processes(cells: Sequence[GridCell], seconds: float) -> Iterator[Answer]:
     """Yield an answer for each case, in order. A new child process replaces one that dies.
 
-    All cases use the same user modules. If the modules cannot be imported, no other case is checked. If the
-    check of a case fails, cases that differ only in their layout get the same answer without a check. The
-    answer for an invalid case is {"refusal": error message}.
+    All cases must use the same user modules. If the modules cannot be imported, all remaining cases get the
+    same answer. If the check of a case crashes or takes more than `seconds`, cases that differ only in their
+    layout get the same answer without a check. The answer for an invalid case is {"refusal": error message}.
     """
     failures: dict[Case, Answer] = {}  # case without its layout -> its answer
     process: WorkerGroup | None = None
@@ -122,7 +122,7 @@ def results_from_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -
 
 
 def skip_peers_off_cpu(platform: str, result: PreflightResult) -> PreflightResult:
-    """Mark `result` as skipped if its case uses a peer and `platform` is not "cpu", and return it.
+    """Return `result`, marked as skipped if its case uses a peer and `platform` is not "cpu".
 
     Peers (AD libraries other than JAX) need a CPU. A result that is already skipped or failed is not changed.
     """
@@ -133,7 +133,7 @@ def skip_peers_off_cpu(platform: str, result: PreflightResult) -> PreflightResul
 
 
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, Any]]) -> None:
-    """Raise `Refusal` if a value on the command line or in a YAML file has no effect in any case.
+    """Raise `Refusal` if a value on the command line or in a YAML file affects none of the cases.
 
     `unused[i]` contains the fields that have no effect in `cells[i]`, as `case_rules.unused_fields` returns
     them. A value in a YAML file is permitted if the command line makes it ineffective.
@@ -163,7 +163,7 @@ def without_layout(case: Case) -> Case:
 def cache_key(cells: Sequence[GridCell]) -> str | None:
     """Return a hash of all data that affect the answers about `cells`, such as the installed packages.
 
-    Return None if the answers must not be cached, because they depend on other code.
+    Return None if a case uses a user's module or an AD library other than JAX. Its answer must not be cached.
     """
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
@@ -186,7 +186,8 @@ def load_answers(folder: Path, cells: Sequence[GridCell]) -> list[Answer]:
 def save_answers(folder: Path, cells: Sequence[GridCell], answers: Sequence[Answer]) -> None:
     """Cache the answers about `cells` in a results folder, unless the next check may answer differently.
 
-    They are not cached if a case has a user's module, if a check failed, or if the memory is too small.
+    Answers are not cached if a case uses a user's module or an AD library other than JAX, if a check failed,
+    or if a case is too large for the memory.
     """
     key = cache_key(cells)
     is_cacheable = all("case" in answer and (answer["unfit"] or [""])[0] != "too_large" for answer in answers)

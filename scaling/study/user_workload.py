@@ -47,11 +47,11 @@ def check_not_shadowed(name: str) -> None:
 
 
 def declared_names(module: ModuleType, name: str, variant: str | None = None) -> tuple[str, ...]:
-    """Return the names in a constant of a workload module, such as VARIANTS, or () without the constant.
+    """Return the names in the constant `name` of a workload module, or () if the constant is not defined.
 
-    The constant `name` is a tuple or list of names, or a dict with the names as keys. If FORMULATIONS is a
-    dict, it maps variants to lists of names, and the names for `variant` are returned. Raise `Refusal` if the
-    constant has another type.
+    The constant, such as VARIANTS, is a tuple or list of names, or a dict with the names as keys. If
+    FORMULATIONS is a dict, it instead maps each variant to a list of names, and the names for `variant` are
+    returned. Raise `Refusal` if the constant has another type.
     """
     declared = getattr(module, name, ())
     if isinstance(declared, Mapping):
@@ -66,8 +66,8 @@ def declared_sizes(name: str, module: ModuleType, case_sizes: Mapping[str, Any])
     """Return the constant SIZES of a workload module, which maps the names of sizes to their defaults.
 
     `name` is the name of the workload. `case_sizes` contains the sizes that the case sets. Raise `Refusal` if
-    one of these is not in SIZES, if a size has neither a default nor a value, if SIZES is malformed, or if a
-    size has the name of a field.
+    SIZES is malformed, or if a size has the name of a field. Also raise `Refusal` if `case_sizes` has a size
+    that is not in SIZES, or lacks a size that has no default.
     """
     declared = getattr(module, "SIZES", {})
     if not isinstance(declared, Mapping) or not all(isinstance(size, str) for size in declared):
@@ -120,7 +120,7 @@ def check_workload(workload_name: str, result: Any) -> Workload:
 
 
 def check_direction(name: str, built: Workload) -> None:
-    """Raise `Refusal` if the inputs that `direction` names differ in shape from the inputs that `wrt` names.
+    """Raise `Refusal` if the inputs named by `built.direction` and by `built.wrt` differ in shape.
 
     `name` is the name of the workload.
     """

@@ -23,10 +23,10 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def name_variant(versus: str) -> Variant:
-    """Return a `Variant` that has only the name of the baseline of a comparison, such as "jax-0.10.0".
+    """Return a `Variant` for the baseline of a comparison that has only a name, such as "jax-0.10.0".
 
-    `versus` is the value of `versus=`, such as "jax:0.10.0". Raise `Refusal` if it has none of the forms in
-    `_FORMS`, or if its revision, version or interpreter is invalid.
+    `versus` is the value of `versus=`, such as "jax:0.10.0". Raise `Refusal` if its form is not in `_FORMS`,
+    or if its revision, version, interpreter or flags are invalid.
     """
     kind, _, value = versus.partition(":")
     if (kind, bool(value)) not in [(form.partition(":")[0], ":" in form) for form in _FORMS]:

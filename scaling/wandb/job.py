@@ -59,7 +59,7 @@ class TrackingSettings:
     def from_config(cls, config: Mapping[str, Any]) -> "TrackingSettings":
         """Return the settings in the group `tracking` of a configuration. Raise `Refusal` if one is invalid.
 
-        If the mode is "auto" and the environment variable WANDB_MODE is set, its value is the mode.
+        If the mode is "auto", the environment variable WANDB_MODE can replace it.
         """
         fields = {str(name): value for name, value in config.items() if name != "name"}
         for name in fields:
@@ -116,7 +116,7 @@ class TrackedRun:
 
     @property
     def series(self) -> str:
-        """Return an ID that this run has in common with the earlier runs that it supersedes."""
+        """Return an ID that is equal for this run and for the earlier runs that it supersedes."""
         return str(self.config["series"])
 
 
@@ -132,7 +132,7 @@ class PublishJob:
 
 
 def ideal_metric(baseline: int) -> str:
-    """Return the W&B metric of the ideal speed-up over `baseline` devices, such as 'ideal/from_2'."""
+    """Return the W&B metric of the ideal speed-up relative to `baseline` devices, such as 'ideal/from_2'."""
     return f"ideal/from_{baseline}"
 
 

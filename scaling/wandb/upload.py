@@ -97,7 +97,7 @@ def _remove_copies(job: PublishJob, run: TrackedRun) -> None:
 
 
 def _publish_online(job: PublishJob) -> Iterator[Fields]:
-    """Upload the runs that the W&B server lacks, verify them, tag superseded runs, save the dashboard."""
+    """Upload and verify missing W&B runs, tag superseded runs, save the dashboard. Yield events."""
     account, settings = wandb.setup().settings, job.settings
     api = wandb.Api(timeout=math.ceil(settings.timeout))
     entity = settings.entity or account.entity or api.default_entity
@@ -122,8 +122,8 @@ def _publish_online(job: PublishJob) -> Iterator[Fields]:
 def _publish_run(api: wandb.Api, job: PublishJob, listed: Sequence[Any], run: TrackedRun) -> Fields:
     """Upload a W&B run unless the server has an equal one. Return an event with its state, series and ID.
 
-    `listed` contains the runs on the server. The state is 'unchanged' if one of them equals `run`,
-    'published' if the uploaded run was read back and equals `run`, and 'differs' if it does not.
+    `listed` contains the runs on the server. The state is 'unchanged' if one of them equals `run`. Otherwise,
+    `run` is uploaded and read back. The state is then 'published' if it is equal, and otherwise 'differs'.
     """
     for stored in listed:
         if stored.config.get("digest") == run.digest and not _first_difference(run, stored):

@@ -52,7 +52,7 @@ def _analytic_point(colored: bool, x):
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
-    """Return the outputs, and the nonzeros of the Jacobian row by row, at each point, as a `Reference`."""
+    """Return a `Reference` with the outputs and the row-sorted nonzeros of the Jacobian at each point."""
     x = inputs["x"]
     n, first, tail = x.shape[1], x[:, :1], x[:, 1:]
     value = np.concatenate([np.sum(x**3, axis=1, keepdims=True) / 3, tail**2 / 2 + first * tail], axis=1)

@@ -40,9 +40,10 @@ def _vmap_grad(X, W):
 
 
 def _analytic(names, X, W):
-    """Return handwritten derivatives of (x @ W).sum() with respect to the inputs `names`.
+    """Return the handwritten derivative of (x @ W).sum() for each of the n rows x of X.
 
-    x is each of the n rows of X. The array has the shape (n, elements of these inputs).
+    The derivative is with respect to the inputs `names`. The result has the shape (n, elements of these
+    inputs).
     """
     n, (p, o) = X.shape[0], W.shape
     by_input = {

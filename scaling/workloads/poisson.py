@@ -33,7 +33,8 @@ def loss(c, lam):
 def _reference(inputs: Inputs) -> Reference:
     """Return the log-probabilities and their derivatives with respect to the rates, as a `Reference`.
 
-    The fields `value_terms` and `derivative_terms` are the sums of the absolute values of their terms.
+    The field `value_terms` contains the sum of the absolute values of the terms of each log-probability.
+    `derivative_terms` contains the same sum for each derivative.
     """
     c, lam = inputs["c"], inputs["lam"]
     log_power, log_factorial = c * np.log(lam), gammaln(c + 1)
@@ -50,10 +51,10 @@ def _second_order_reference(inputs: Inputs) -> Reference:
 
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
-    """Return the functions that compute `target` with handwritten formulas, by AD mode.
+    """Return {AD mode: function that computes `target` with a handwritten formula}.
 
-    `target` is "gradient" (also if None), "hessian", "laplacian" or "hvp". The arguments of a function are
-    the counts c and the rates lam of all points.
+    `target` is "gradient", "hessian", "laplacian" or "hvp". None means "gradient". The arguments of a
+    function are the counts c and the rates lam of all points.
     """
     if target in ("hessian", "laplacian"):  # both targets are equal, because a term has a single rate
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}

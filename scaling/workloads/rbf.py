@@ -64,7 +64,7 @@ def formula(case: Case, xp: Any) -> Callable[..., Any]:
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the kernel K(x, y) at all points x and centers y, and its Jacobians, as a `Reference`."""
+    """Return a `Reference` with K(x, y) at all points x and centers y, and its Jacobians."""
     x, support = inputs["x"], inputs["support"]
     m, d = support.shape
     if variant == "squared":
@@ -85,10 +85,10 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return handwritten derivatives dK(x, y)/dx at points x of shape (points, d), for the m centers y.
+    """Return handwritten derivatives dK(x, y)/dx at all points x and centers y (`support`).
 
-    The array has the shape (points, m, d). If `summed`, it is summed over the centers, and has the shape
-    (points, d). With the variant `source`, where d is 1, there is no axis d.
+    The result has the shape (points, m, d) for m centers in d dimensions. If `summed`, the derivatives are
+    summed over the centers, and the shape is (points, d). With the variant `source`, the axis d is omitted.
     """
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
@@ -101,7 +101,7 @@ def _analytic(variant: str, summed: bool, x, support):
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return dK/dx at one point x, of shape (m, d) for m centers, or (d,) if `summed` over them."""
+    """Return dK/dx at one point x for m centers, of shape (m, d), or summed over them, of shape (d,)."""
     if variant == "squared":
         difference = support - x
         terms = difference * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1, keepdims=True))

@@ -30,9 +30,10 @@ _GRID = np.arange(-10.0, 11.0)
 
 
 def _residual(xp, is_dot, is_scalar, d, m):
-    """Return `d` minus a Gaussian with center `m` and fitted amplitude, or the sum of its squared elements.
+    """Return the residual: `d` minus a Gaussian with center `m` and fitted amplitude.
 
-    d has the shape (..., 21), and m has the shape (...). `xp` is the array library.
+    If `is_scalar`, return the sum of the squares of the residual. If `is_dot`, compute inner products with
+    `einsum`. `d` has the shape (..., 21), and `m` has the shape (...). `xp` is the array library.
     """
     f = xp.exp(-1.5 * (xp.asarray(_GRID, dtype=d.dtype) - m[..., None]) ** 2)
     inner_product = (
@@ -52,7 +53,7 @@ def _dot(a, b):
 
 
 def _fit(d, m):
-    """Fit a Gaussian with center `m` to data `d`, of shapes (n,) and (n, 21). Return six arrays.
+    """Fit a Gaussian with center `m`, of shape (n,), to data `d`, of shape (n, 21). Return six arrays.
 
     f, df/dm, d^2f/dm^2    the Gaussian on the grid, and its derivatives, of shape (n, 21)
     h, a, da/dm            sum(f^2), the amplitude sum(d f) / h, and its derivative, of shape (n, 1)
@@ -84,9 +85,9 @@ def _jacobians(variant, names, d, m):
 
 
 def _reference(variant: str | None, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the residual, or the sum of its squares if `variant` is "scalar", as a `Reference`.
+    """Return a `Reference` with the residual and its Jacobians with respect to the inputs `names`.
 
-    Its Jacobians are with respect to the inputs `names`.
+    If `variant` is "scalar", the sum of the squares replaces the residual.
     """
     d, m = inputs["d"], inputs["m"]
     f, _, _, _, a, _ = _fit(d, m)
@@ -132,9 +133,10 @@ def _hessian(names, d, m):
 
 
 def _hessian_times_point(names, d, m):
-    """Return H v at each point, of shape (points, inputs), where H is the Hessian for the inputs `names`.
+    """Return H v at each point, where H is the Hessian of the sum of squared residuals.
 
-    The vector v contains the values of these inputs: the data `d`, the center `m`, or both.
+    The Hessian is with respect to the inputs `names`. The vector v contains the values of these inputs: the
+    data `d`, the center `m`, or both. The result has the shape (points, inputs).
     """
     f, _, a, mixed, by_m, _ = _second_derivatives(d, m)
     m = m[:, None]

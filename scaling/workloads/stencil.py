@@ -27,7 +27,7 @@ DIFFUSION = 0.3
 
 
 def _neighbors_by_slices(flux):
-    """Return the flux in the four neighbors of each cell as four arrays, by slices of the array."""
+    """Return four arrays: the flux in each of the four neighbors of every cell, computed with slices."""
     # XLA compiles slices to one vectorized loop. `jnp.roll` along the last axis makes copies.
     side = flux.shape[0]
     rows = jnp.concatenate([flux[-1:], flux, flux[:1]]).reshape(-1)
@@ -42,7 +42,7 @@ def _neighbors_by_slices(flux):
 
 
 def _neighbors_by_rolls(flux):
-    """Return the flux in the four neighbors of each cell as four arrays, by `jnp.roll`."""
+    """Return four arrays: the flux in each of the four neighbors of every cell, computed with `jnp.roll`."""
     return tuple(jnp.roll(flux, shift, axis) for axis in (0, 1) for shift in (1, -1))
 
 
@@ -61,7 +61,7 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return (off-diagonal nonzeros, diagonal entry) of each column of the Jacobian at a state u."""
+    """Return the off-diagonal value and the diagonal entry of each Jacobian column at a state u."""
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 

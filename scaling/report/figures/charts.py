@@ -57,7 +57,7 @@ def make_figures(findings: Findings) -> list[Figure]:
 
 
 def draw_times(findings: Findings) -> Figure | None:
-    """Draw time and speed-up of strong scaling against the number of devices. Return None without a curve."""
+    """Draw time and speed-up of strong scaling by number of devices. Return None if there is no curve."""
     curves = [curve for curve in findings.curves if curve.kind == "strong"]
     caption = (
         "Which mode is fastest on how many devices; lower is faster. Speed-up, if its baseline was measured: "
@@ -101,7 +101,7 @@ def _draw_curves(
     """Draw the curves of the largest problem of each function. Return None if no curve can be drawn.
 
     There is one panel for each problem and field. A field is the quantity on the y-axis, such as 'seconds' or
-    'speedup'. Problems with more numbers of devices come first, and function values (mode=value) come last.
+    'speedup'. Problems with the most device counts come first. Function values (mode=value) come last.
     """
     problems = curves_of_largest_problems(curves, mixed="seconds" in fields)  # times have no baseline
     problems.sort(key=lambda curves: (curves[0].case.ad_mode.is_value, -max(len(c.points) for c in curves)))
@@ -157,10 +157,10 @@ def _draw_chart(
 
 
 def _ideal_values(curves: Sequence[Curve], field: str, device_counts: Iterable[int]) -> dict[int, float]:
-    """Return the value of `field` under ideal scaling for each number of devices.
+    """Return the values of `field` under ideal scaling, as a dict by number of devices.
 
-    It is extrapolated from the fastest of the curves on the fewest devices. Return {} if `field` is not
-    'seconds', 'speedup' or 'efficiency'.
+    The values are extrapolated from the fastest curve on the smallest number of devices. Return {} if `field`
+    is not 'seconds', 'speedup' or 'efficiency'.
     """
     fastest = min((curve.points[0] for curve in curves), key=lambda point: (point.devices, point.seconds))
     speedups = {count: count / fastest.devices for count in device_counts if count >= fastest.devices}
@@ -209,10 +209,10 @@ def draw_sizes(findings: Findings) -> Figure | None:
 
 
 def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
-    """Return size sweeps in drawing order: the best sweep of each function, then the second best, and so on.
+    """Return sweeps in drawing order: the best one of each function, then the second best, and so on.
 
-    The best sweep has the most AD methods and, if several have as many, the most timings. Sweeps of function
-    values (mode=value) come last.
+    The sweep with the most AD methods is the best. If the numbers of AD methods are equal, the sweep with
+    more timings is better. Sweeps of function values (mode=value) come last.
     """
     best_first = sorted(
         sweeps, key=lambda s: (-len(s.lines), -sum(map(len, s.lines.values())), s.case.devices, -s.volume)
@@ -221,7 +221,7 @@ def rank_sweeps(sweeps: Iterable[SizeSweep]) -> list[SizeSweep]:
 
 
 def _interleave_families(subjects: Iterable[S]) -> list[S]:
-    """Return `subjects` reordered: the first one of each function, the second one of each, and so on."""
+    """Return `subjects` reordered: the first one of each function, then the second one of each, and so on."""
     groups = group_by(subjects, lambda subject: subject.family_key).values()
     ranked = [pair for group in groups for pair in enumerate(group)]
     return [subject for _, subject in sorted(ranked, key=lambda pair: pair[0])]

@@ -157,8 +157,8 @@ def values_with_bounds(rows: Iterable[Row]) -> list[float]:
 def log_axis(title: str, values: Iterable[float], unit: str = "", counts: bool = False) -> Spec:
     """Return a logarithmic Vega-Lite axis that covers all positive `values`.
 
-    If `unit` is given, tick labels have SI prefixes. The ticks are at round numbers. If `counts` is true and
-    there are at most 24 values, they are at the values.
+    If `unit` is given, tick labels have SI prefixes. If `counts` is true and there are at most 24 values,
+    each value has a tick. Otherwise, the ticks are at round numbers.
     """
     positive = sorted({value for value in values if value > 0})
     margin = max((positive[-1] / positive[0]) ** 0.06, 1.1)
@@ -215,9 +215,10 @@ def make_layer(mark: Spec, rows: Sequence[Row] | None = None, **channels: Any) -
 
 
 def draw_lines(rows: Sequence[Row], y: Spec, styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return layers with the lines, error bars and markers of the data rows of a chart.
+    """Return layers that draw the data rows of a chart as lines, error bars and markers.
 
-    `y` is the axis of the chart. Two to four lines with different AD modes are labeled with their modes.
+    `y` is the y-axis of the chart. Two to four lines are labeled with their AD modes if all these modes
+    differ.
     """
     dash = _line_channel(styles, [list(style.dash or (1, 0)) for style in styles])
     shape = _line_channel(styles, [SHAPES[style.shape or "circle"] for style in styles])
