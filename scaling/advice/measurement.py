@@ -177,7 +177,7 @@ def add_rates(model: Hardware, cases: Sequence[Case]) -> Hardware:
     The rates are read from a cache or measured. Raise `Refusal` if the measurement fails.
     """
     benchmarks = machine_peaks.peak_cases(cases, "cpu")
-    peaks = _load_or_measure([case for case in benchmarks if case.target in _PEAKS_OF_MODEL])
+    peaks = _load_or_measure_peaks([case for case in benchmarks if case.target in _PEAKS_OF_MODEL])
     try:
         return time_model.calibrate(model, pool_processes(peaks), bound_only=False)
     except Refusal:
@@ -185,7 +185,7 @@ def add_rates(model: Hardware, cases: Sequence[Case]) -> Hardware:
         raise Refusal(f"the peak rates of this CPU cannot be measured: {reason}; try again") from None
 
 
-def _load_or_measure(cases: Iterable[Case]) -> list[Record]:
+def _load_or_measure_peaks(cases: Iterable[Case]) -> list[Record]:
     """Return a record of each peak benchmark in `cases`, from the cache or from a new measurement."""
     this_environment = environment.describe("cpu", None, os.environ, None, _bound_cores())
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling" / "peaks"

@@ -160,7 +160,7 @@ def _make_native_evaluation(case: Case, workload: Workload) -> Evaluation:
         return _make_unverified_reference(case, workload, case.dtype, arrays).native
 
 
-def describe_wrong_form(spec: ReferenceSpec) -> str | None:
+def describe_wrong_closed_form(spec: ReferenceSpec) -> str | None:
     """Return an error message if the closed form of a workload is wrong, otherwise None.
 
     The Jacobians of the closed form are multiplied by a random vector, and the products are compared with

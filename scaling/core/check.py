@@ -156,7 +156,7 @@ def verdict(derivative: Derivative, result: np.ndarray, platform: str) -> Verdic
     if (computed := spec.computed) is not None and (text := computed.wrong or computed.unsure):
         return Verdict(None, spec.tolerance, "wrong_answer" if computed.wrong else "no_digits", text)
     by_hand = computed is None and spec.case.ad_mode.by_workload  # may repeat an error of the closed form
-    if by_hand and (text := load_option("computed_reference").describe_wrong_form(spec)):
+    if by_hand and (text := load_option("computed_reference").describe_wrong_closed_form(spec)):
         return Verdict(None, spec.tolerance, "wrong_answer", text)
     progress = CheckProgress(spec, allowed=min(spec.tolerance, spec.max_tolerance))
     ranges, is_complete = _compare_ranges(spec, result), False

@@ -387,7 +387,7 @@ def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: in
     column = lambda seed_index: slices.compute(seed_index).reshape(shape)  # noqa: E731
     step, function, seeds = reduction.columns, reduction.columns.function, slices.seed_range
     if step.products:
-        return load_option("gram").multiply_columns(column, seeds, inputs)
+        return load_option("gram").gram_from_columns(column, seeds, inputs)
     reduced = slices.compute if function is None else lambda seed_index: function(column(seed_index))
     if seeds.count == 1:  # jax.vmap over one seed takes up to four times as long
         return reduced(seeds.first)
@@ -399,7 +399,7 @@ def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: in
 def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int | None) -> Any:
     step, seeds = reduction.rows, slices.seed_range
     if step.products:
-        return load_option("gram").multiply_rows(slices.compute, seeds)
+        return load_option("gram").gram_from_rows(slices.compute, seeds)
     function, row = step.function, slices.compute
     reduced = row if function is None else lambda seed_index: function(row(seed_index), slices.x)
     if not step.sums_seeds:

@@ -22,7 +22,7 @@ def count_passes(derivative: Derivative) -> int:
     return derivative.seeds * (1 + seed_devices * ceil_div(seeds_per_device, chunk))
 
 
-def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
+def gram_from_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
     """Return the rows of J^T J whose indices are the seeds, as an array of shape (seeds, inputs).
 
     `column(k)` returns column k of J. `inputs` is the number of columns.
@@ -40,7 +40,7 @@ def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int
     return jax.lax.map(multiply_chunk, jnp.arange(chunks)).reshape(chunks * length, -1)[: seeds.count]
 
 
-def multiply_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
+def gram_from_rows(row: Callable[[Any], Any], seeds: SeedRange) -> Any:
     """Return R^T R, of shape (inputs, inputs), where R contains the rows `seeds` of the Jacobian J.
 
     `row(k)` returns row k of J as a tuple with one array for each input.

@@ -135,7 +135,8 @@ def _expand_cases(
 ) -> list[grid.GridCell]:
     """Return the cases of a study. Raise `Refusal` if there are more than `max_cases`.
 
-    With devices=all, cases whose points do not divide evenly over the devices are omitted.
+    With devices=all, cases with strong scaling whose points do not divide evenly over the devices are
+    omitted, unless split=both.
     """
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts(), name)

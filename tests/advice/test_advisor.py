@@ -31,7 +31,7 @@ K = np.linspace(0.5, 1.5, 4, dtype=np.float32)
 @pytest.fixture(autouse=True)
 def made_up_peaks(monkeypatch):
     peaks = lambda cases: [r for n in {c.devices for c in cases} for r in ceilings.all_of(n)]  # noqa: E731
-    monkeypatch.setattr(measurement, "_load_or_measure", peaks)
+    monkeypatch.setattr(measurement, "_load_or_measure_peaks", peaks)
 
 
 def planned(case, seconds):

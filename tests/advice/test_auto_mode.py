@@ -20,7 +20,7 @@ TALL = {"workload": "residual", "points": 64, "wrt": "m"}  # one input, many out
 @pytest.fixture(autouse=True)
 def made_up_peaks(monkeypatch):
     peaks = lambda cases: [r for n in {c.devices for c in cases} for r in ceilings.all_of(n)]  # noqa: E731
-    monkeypatch.setattr(measurement, "_load_or_measure", peaks)
+    monkeypatch.setattr(measurement, "_load_or_measure_peaks", peaks)
 
 
 def run(**fields):

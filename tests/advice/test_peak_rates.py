@@ -39,7 +39,7 @@ def runs(monkeypatch, tmp_path):
 
 
 def peak():
-    (record,) = measurement._load_or_measure([CASE])
+    (record,) = measurement._load_or_measure_peaks([CASE])
     return record.seconds[0]
 
 
@@ -90,7 +90,7 @@ def test_a_cache_of_a_newer_version_is_no_cache(runs, tmp_path):
 
 def test_peaks_that_cannot_be_measured_are_refused_with_the_reason(monkeypatch):
     failed = Record(CASE, "failed", {"digest": "0"}, text="no memory is left")
-    monkeypatch.setattr(measurement, "_load_or_measure", lambda cases: [failed])
+    monkeypatch.setattr(measurement, "_load_or_measure_peaks", lambda cases: [failed])
     with pytest.raises(Refusal, match="the peak rates of this CPU cannot be measured: no memory is left"):
         measurement.add_rates(read_hardware("cpu"), [CASE])
 
@@ -115,7 +115,7 @@ def test_the_peaks_that_are_not_measured_change_no_rate(devices, monkeypatch):
             for peak in cases
         ]
 
-    monkeypatch.setattr(measurement, "_load_or_measure", load)
+    monkeypatch.setattr(measurement, "_load_or_measure_peaks", load)
     found = measurement.add_rates(read_hardware("cpu"), [case])
     expected = time_model.calibrate(read_hardware("cpu"), pool_processes(load(every)), bound_only=False)
     assert found.rates == expected.rates
