@@ -171,10 +171,10 @@ def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
 
 
 def _describe_unequal_work(curve: Curve) -> str:
-    """Return why a weak curve is not weak scaling, or '' if its work per device is constant.
+    """Return why the work per device is not constant on a weak-scaling curve, or '' if it is constant.
 
-    Work means the floating-point operations, and the bytes of the inputs and the result. If the work was not
-    counted, this is the reason.
+    Work means the floating-point operations, and the bytes of the inputs and the result. Return a reason
+    also if the work was not counted.
     """
     if curve.kind == "strong" or len(curve.points) < 2:
         return ""

@@ -163,10 +163,10 @@ def _make_native_evaluation(case: Case, workload: Workload) -> Evaluation:
 def describe_wrong_closed_form(spec: ReferenceSpec) -> str | None:
     """Return an error message if the closed form of a workload is wrong, otherwise None.
 
-    The Jacobians of the closed form are multiplied by a random vector, and the products are compared with
-    JVPs in the dtype of the case. At most the first `_MAX_RANGES` ranges of points are compared. If JAX
-    cannot evaluate the function, return None. This check detects an error that the closed form shares with a
-    derivative that the workload computes by hand.
+    The closed form computes Jacobians. They are multiplied by a random vector, and the products are compared
+    with JVPs in the dtype of the case, at the points of at most `_MAX_RANGES` ranges. A derivative that the
+    workload computes by hand may have the same error as its closed form. If JAX cannot evaluate the function,
+    return None.
     """
     evaluation, errors = native_evaluation(spec), np.zeros(0)
     try:

@@ -48,12 +48,12 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int, errors: np.ndarray
 
 
 def cover_errors(bound: np.ndarray, errors: np.ndarray, bound_at: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Return `bound`, increased to the bounds of inputs whose errors exceed it.
+    """Return `bound`, increased so that it covers `errors` as far as bounds of single inputs allow.
 
     `bound`, of shape (points,), is estimated from a sample of the inputs. `bound_at(k)` returns the bound of
-    the input to which entry k belongs. It is called for the entry with the largest excess, and the larger
-    bound is kept at each point. This is repeated until no error exceeds the bound, or the bound no longer
-    increases. `errors` has the shape (points, outputs, entries).
+    the input of entry k. The bound is increased to `bound_at(k)` for the entry k with the largest excess,
+    again and again, until no error exceeds it or it no longer increases. `errors` has the shape (points,
+    outputs, entries).
     """
     while True:
         uncovered = (errors - bound[:, None, None]).max(axis=(0, 1))

@@ -29,7 +29,7 @@ _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude 
 
 
 def compare_samples(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield comparisons of a result with its reference, for one block of points after another.
+    """Compare a result with its reference by samples, and yield the comparisons of each block of points.
 
     The first comparison of a block contains random samples at all points of the block. Each further
     comparison contains all entries at one point.

@@ -81,11 +81,11 @@ def run_schedule(
 ) -> None:
     """Run all cases of a schedule in worker processes, and write a record of each case.
 
-    `lock` is the file descriptor that holds the lock on the results folder `folder`. `baseline` is another
-    program to compare with and its results folder, or None. With a baseline, each case runs in both programs
-    in alternation, and each program has its own record. `listener` receives the event "waiting" if a worker
-    waits for CPU cores. It also receives the events "begin" and "end" of each case in this program, but not
-    in the baseline.
+    `lock` is the file descriptor that holds the lock on the results folder `folder`. In a comparison,
+    `baseline` contains the `Variant` to compare with and its results folder. Each case then runs in both
+    variants, their samples alternate, and each variant has its own record. `listener` receives the event
+    "waiting" if a worker waits for CPU cores, and the events "begin" and "end" of each case, except for the
+    baseline.
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]

@@ -78,7 +78,10 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 def _compile(
     torch: Any, derivative: Callable[..., Tensors], x: Tensors
 ) -> tuple[Callable[..., Tensors], float]:
-    """Compile a function, call it with the arguments `x`, and return it with the seconds of this call."""
+    """Compile `derivative` with `torch.compile`, and return the compiled function and the compile time.
+
+    The compile time, in seconds, is the time of the first call, with the arguments `x`.
+    """
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1

@@ -186,8 +186,8 @@ def run_plan(study: PlannedStudy, listener: Callable[[dict[str, Any]], None]) ->
 def _compile(study: PlannedStudy) -> Iterator[tuple[PreflightResult, RecordFields | None]]:
     """Compile the cases of a study, and yield each case with its record fields and predicted time.
 
-    Cases that the preflight check excludes are yielded first, and are not compiled. When the compilation of a
-    case begins, the case is also yielded with None.
+    Cases that the preflight check excludes come first. They are not compiled. Each other case is yielded
+    twice: with None when its compilation begins, and with its fields at the end.
     """
     for checked in study.cases:
         if checked.outcome:
