@@ -18,7 +18,7 @@ def execute(args: argparse.Namespace, console: Console) -> None:
     not be cancelled.
     """
     folder = store.require_results_folder(args.folder)
-    store.load(folder)  # raises `Refusal` if a newer ad-scaling wrote a file
+    store.refuse_newer_schema(folder)
     with store.lock_folder(folder):  # not while `scaling run` submits tasks
         tasks = task_state.find_tasks(folder)
         cancelled = task_state.cancel_tasks(tasks)

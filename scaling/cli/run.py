@@ -142,7 +142,7 @@ def _check_run_options(config: dict[str, Any], cluster: ClusterSettings) -> None
 def _check_cases(run: StudyRun, console: Console) -> StudyRun:
     """Return a copy of `run` with the preflight results. Raise `Refusal` if a case is invalid."""
     for folder in run.folders:
-        store.load(folder)  # raises `Refusal` if a newer ad-scaling wrote a file
+        store.refuse_newer_schema(folder)
     for name in module_names("workloads").intersection(cell.case.workload for cell in run.cells):
         user_workload.check_not_shadowed(name)  # cached answers may predate a user's module of this name
     with show_preflight(console) as note:

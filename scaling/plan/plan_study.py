@@ -111,7 +111,7 @@ def _read_options(config: dict[str, Any]) -> tuple[Hardware, Path, RunSettings]:
             given = grid.format_setting(option, value)
             raise Refusal(f"{given} has no effect on a plan, which only compiles; remove it")
     hardware = from_config(config["hardware"])
-    store.load(folder)  # raises `Refusal` if a newer ad-scaling wrote a file
+    store.refuse_newer_schema(folder)
     if hardware.platform == "cpu":
         ceilings = config["hardware"].get("ceilings")
         measured = folder if ceilings is None else store.require_results_folder(str(ceilings))

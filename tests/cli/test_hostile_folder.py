@@ -56,8 +56,9 @@ def test_a_newer_schema_is_rejected_whatever_else_the_line_contains(folders):
         {"schema": 1.5, "environment": {"versions": 3}},
     ):
         (folder / "z.jsonl").write_text(json.dumps(line))
-        with pytest.raises(store.Refusal, match=f"schema {line['schema']}.*install"):
-            store.load(folder)
+        for read in (store.load, store.refuse_newer_schema):
+            with pytest.raises(store.Refusal, match=f"schema {line['schema']}.*install"):
+                read(folder)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,7 @@ def test_a_newer_schema_is_rejected_whatever_else_the_line_contains(folders):
 def test_a_line_without_a_valid_schema_is_damaged_but_not_rejected(line, folders):
     folder, record = folders
     (folder / "z.jsonl").write_text(json.dumps(line))
+    store.refuse_newer_schema(folder)
     loaded = store.load(folder)
     assert loaded.records == [record] and len(loaded.damaged) == 1
 
