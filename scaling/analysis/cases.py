@@ -176,6 +176,11 @@ class Subject:
         """Return a key that is equal for cases of one function with the same sizes in one environment."""
         return self.environment, self.honest, problem_fields(self.case)
 
+    @property
+    def comparison_key(self) -> tuple:
+        """Return a key that is equal for all cases of one problem, device count and environment."""
+        return *self.problem_key, self.case.devices
+
 
 def largest_problems(
     subjects: Iterable[S], family: Callable[[S], Hashable], count_devices: Callable[[list[S]], int]

@@ -84,7 +84,7 @@ def export_tables(findings: Findings) -> dict[str, "DataFrame"]:
 def typed_columns(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> "DataFrame":
     """Return a DataFrame with typed columns. Each of `rows` is a dict from column name to cell.
 
-    The first columns are `columns`, in which "sizes" stands for all columns "sizes.*". All columns
+    The first columns are `columns`, in which "sizes" means all columns "sizes.*". All columns
     "environment.*" follow. An integer column becomes text if one of its cells is text or exceeds 64 bits.
     """
     import pandas

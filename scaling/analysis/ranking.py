@@ -70,14 +70,13 @@ class Ranking(Subject):
     @property
     def certainty(self) -> str:
         """Return how certain the fastest method is, as text such as 'sure' or 'not distinguished'."""
-        possible_texts = {
-            "not distinguished from an empty call": self.is_empty_call,
-            "no other mode measured": self.runner_up is None,
-            "not distinguished": not self.distinguished,
-            f"not sure: {', '.join(self.doubts)}": self.doubts,
-            "sure": True,
-        }
-        return next(text for text, applies in possible_texts.items() if applies)
+        if self.is_empty_call:
+            return "not distinguished from an empty call"
+        if self.runner_up is None:
+            return "no other mode measured"
+        if not self.distinguished:
+            return "not distinguished"
+        return f"not sure: {', '.join(self.doubts)}" if self.doubts else "sure"
 
     @property
     def certainties(self) -> str:
@@ -95,7 +94,7 @@ def fastest_methods(timings: Iterable[Timing]) -> list[Ranking]:
     """Return a `Ranking` of the AD methods for each problem, number of devices and environment."""
     derivatives = (timing for timing in timings if not timing.case.ad_mode.is_value)
     rankings = []
-    for problem_timings in group_by(derivatives, lambda t: (*t.problem_key, t.case.devices)).values():
+    for problem_timings in group_by(derivatives, lambda timing: timing.comparison_key).values():
         candidates = [timing for timing in problem_timings if is_candidate(timing.case)]
         if not candidates:
             continue
@@ -192,7 +191,7 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
     Function values (mode=value) are not compared with handwritten code.
     """
     derivative_timings = (timing for timing in timings if timing.case.workload != CEILING)
-    groups = group_by(derivative_timings, lambda timing: (*timing.problem_key, timing.case.devices))
+    groups = group_by(derivative_timings, lambda timing: timing.comparison_key)
     rates, baselines = _find_peak_rates(timings), []
     for problem_timings in groups.values():
         jax_timings = [timing for timing in problem_timings if timing.case.engine == "jax"]
