@@ -26,6 +26,7 @@ from tests.support.commands import RBF
 pytestmark = pytest.mark.thin(25, "thorough")
 
 LIMIT = 15  # seconds
+set_handler = signal.signal  # `call_main` replaces signal.signal until the end of a test
 MINE = ("run", "--config-dir", "my_conf", "study=mine")
 CONCRETE = ("run", "study=function", "workload=linear", "devices=1", "where=True")
 BOTH = (*CONCRETE, "api=shard_map", "split=both")
@@ -946,20 +947,26 @@ def running_children():
     return children
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def time_limit():
-    """Stop a test after the time limit, in CPU time; a second timer is for code that waits or never returns to Python."""
+    """Stop a command after the time limit, in CPU time; a second timer is for code that waits or never returns to Python.
+
+    The limit ends with the command: raised later, while pytest reports a failure, the exception would end the whole run.
+    """
 
     def stop(*_):
         raise TookTooLong
 
-    before = signal.signal(signal.SIGPROF, stop)
+    before = set_handler(signal.SIGPROF, stop)
     faulthandler.dump_traceback_later(8 * LIMIT, exit=True, file=sys.__stderr__)
-    signal.setitimer(signal.ITIMER_PROF, LIMIT, 1)
-    yield
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    faulthandler.cancel_dump_traceback_later()
-    signal.signal(signal.SIGPROF, before)
+    try:
+        signal.setitimer(signal.ITIMER_PROF, LIMIT, 1)  # every second, if it is caught
+        yield
+    finally:
+        set_handler(signal.SIGPROF, signal.SIG_IGN)  # at once, as the timer may expire again meanwhile
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        faulthandler.cancel_dump_traceback_later()
+        set_handler(signal.SIGPROF, before)
 
 
 @pytest.fixture
@@ -985,7 +992,8 @@ def call(tmp_path, monkeypatch, call_main, make_record):
         for module, function in ((supervise, "run_schedule"), (run, "_submit"), (plan_study, "run_plan")):
             monkeypatch.setattr(module, function, fail)
         before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
-        done = call_main(list(arguments))
+        with time_limit():
+            done = call_main(list(arguments))
         after = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
         return done, sorted(str(path.relative_to(tmp_path)) for path in after.keys() ^ before.keys())
 
@@ -993,7 +1001,7 @@ def call(tmp_path, monkeypatch, call_main, make_record):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_malformed_input_exits_with_status_2_and_one_line_and_starts_nothing(name, call, time_limit):
+def test_a_malformed_input_exits_with_status_2_and_one_line_and_starts_nothing(name, call):
     malformed, processes = CASES[name], running_children()
     if malformed.arguments[1:] == DIVIDED:
         machines.require_compiler("libtpu")
