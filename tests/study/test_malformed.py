@@ -951,7 +951,7 @@ def running_children():
 def time_limit():
     """Stop a command after the time limit, in CPU time; a second timer is for code that waits or never returns to Python.
 
-    The limit ends with the command: raised later, while pytest reports a failure, the exception would end the whole run.
+    The timers end with the command. If one raised its exception while pytest reports a failure, the whole run would end.
     """
 
     def stop(*_):
@@ -960,7 +960,7 @@ def time_limit():
     before = set_handler(signal.SIGPROF, stop)
     faulthandler.dump_traceback_later(8 * LIMIT, exit=True, file=sys.__stderr__)
     try:
-        signal.setitimer(signal.ITIMER_PROF, LIMIT, 1)  # every second, if it is caught
+        signal.setitimer(signal.ITIMER_PROF, LIMIT, 1)  # then every second, if the command catches it
         yield
     finally:
         set_handler(signal.SIGPROF, signal.SIG_IGN)  # at once, as the timer may expire again meanwhile
